@@ -1,0 +1,99 @@
+"""Small frozen structures that every layer shares, and the legend of dimension letters.
+
+Q questions, G rollouts of a question's group, A agents (the orchestrator M0 is extra and stands
+last: column A of A + 1), M managers, D depths, C candidate answers, T tokens, E a model's width.
+This file imports nothing of ours.
+"""
+
+import dataclasses
+
+import flax.struct
+import jax
+import numpy as np
+
+Array = jax.Array | np.ndarray
+
+NO_ANSWER = -1  # an agent that gave no answer, or a gold answer that no candidate equals
+NO_MANAGER = -1  # a rollout that did not go through one manager
+
+
+@flax.struct.dataclass
+class Records:
+    """What the frozen models said of a set of questions: one row a question.
+
+    Rows with ``valid`` False are padding and change nothing. NumPy on the host, jax on devices.
+
+    Attributes:
+      ids: [Q] int32, the question's global row id, stable over a run.
+      valid: [Q] bool.
+      family: [Q] int32, index into the run's family names; reporting only.
+      trunk: [Q, L, E], the encoder's state below its trainable layers, right-padded.
+      trunk_mask: [Q, L] bool.
+      features: A + 1 arrays [Q, D_a], each agent's pooled last hidden state; M0 last.
+      available: [Q, A+1] bool, the record exists (a failed call is missing, not wrong).
+      answers: [Q, A+1] int32, index of the candidate that the agent gave, or NO_ANSWER.
+      candidates: [Q, C, D_c], frozen embedding of each candidate's text.
+      candidate_mask: [Q, C] bool, real candidates.
+      choices: [Q] bool, True where all candidates are offered (multiple choice); False where the
+        candidates are the distinct answers of the agents, indexed by the lowest that gave them.
+      gold: [Q] int32, index of the gold candidate, or NO_ANSWER when no candidate equals it.
+      tokens: [Q, A+1] int32, prompt and reply tokens of each agent's call.
+    """
+
+    ids: Array
+    valid: Array
+    family: Array
+    trunk: Array
+    trunk_mask: Array
+    features: tuple[Array, ...]
+    available: Array
+    answers: Array
+    candidates: Array
+    candidate_mask: Array
+    choices: Array
+    gold: Array
+    tokens: Array
+
+    @property
+    def num_questions(self) -> int:
+        return self.valid.shape[0]
+
+    def take(self, rows) -> "Records":
+        """Records of the given rows, in that order."""
+        return jax.tree.map(lambda x: x[rows], self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """Static facts of a pool of A agents under M managers, with the orchestrator M0 last.
+
+    Attributes:
+      agents: A names.
+      managers: M names.
+      manager_of: A indices into ``managers``.
+      params: A + 1 parameter counts.
+      widths: A + 1 feature widths.
+      candidate_width: width of a candidate's frozen embedding.
+      trunk_width: width of the encoder's cached state.
+    """
+
+    agents: tuple[str, ...]
+    managers: tuple[str, ...]
+    manager_of: tuple[int, ...]
+    params: tuple[int, ...]
+    widths: tuple[int, ...]
+    candidate_width: int
+    trunk_width: int
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.agents)
+
+    @property
+    def num_managers(self) -> int:
+        return len(self.managers)
+
+    @property
+    def total_params(self) -> int:
+        """Parameters evaluated when everyone, M0 included, is asked."""
+        return sum(self.params)
