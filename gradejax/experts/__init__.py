@@ -1,0 +1,1 @@
+"""Who the experts are, and what they said."""

@@ -1,7 +1,7 @@
-"""What a question is, what a reply to it was worth, and what a benchmark family must be able to do.
+"""What a question is, what a reply to it was worth, and what a benchmark family must do.
 
-This is the leaf of `gradejax.tasks`: it holds only types and the one rule that every family shares, how
-a reply becomes a verdict. Everything here is host code over strings; nothing is traced.
+This is the leaf of `gradejax.tasks`: it holds only types and the one rule that every family
+shares, how a reply becomes a verdict. All of it is host code over strings; nothing is traced.
 """
 
 import enum
@@ -59,9 +59,10 @@ class Judged:
 
     Attributes:
       outcome: right, wrong or no answer.
-      answer: the answer as it was read from the reply; None exactly when the outcome is NO_ANSWER.
-      canonical: the same under the grader's own equivalence, so votes count equal answers as equal.
-      truncated: True when the token limit cut the reply (a state of its own, so its share is logged).
+      answer: the answer as read from the reply; None exactly when the outcome is NO_ANSWER.
+      canonical: the same under the grader's own equivalence, so that votes count equal answers
+        as equal.
+      truncated: True when the token limit cut the reply (a state of its own: its share is logged).
     """
 
     outcome: Outcome
@@ -73,9 +74,9 @@ class Judged:
 def after_thinking(text: str) -> str | None:
     """Returns the part of `text` after the last closing thinking tag.
 
-    Returns None when thinking was opened after that and never closed: an unfinished thought is not an
-    answer. A closing tag alone counts (chat templates that open the thought put the opening tag in the
-    prompt); text without tags is returned whole. Idempotent.
+    Returns None when thinking was opened after that and never closed: an unfinished thought is
+    not an answer. A closing tag alone counts (chat templates that open the thought put the opening
+    tag in the prompt); text without tags is returned whole. Idempotent.
     """
     closes = list(_THINKING_CLOSE.finditer(text))
     rest = text[closes[-1].end() :] if closes else text
@@ -106,9 +107,9 @@ class Task:
 
         Args:
           reply_text: the visible reply. None (all tokens went to thinking) is no answer.
-          finish_reason: "stop", "length", ... as the engine or server reports it. A reply cut by the
-            token limit yields no answer even when its last number happens to be right: grading it
-            would measure the limit and not the model.
+          finish_reason: "stop", "length", ... as the engine or server reports it. A reply cut by
+            the token limit yields no answer even when its last number happens to be right: grading
+            it would measure the limit and not the model.
           example: the question.
 
         A *failed* call has no reply and must not be judged at all; it is missing, not wrong.

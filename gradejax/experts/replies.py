@@ -1,0 +1,88 @@
+"""What comes back from an expert: a reply, or the fact that there is none and why.
+
+A failed call is `Missing`, a type of its own without text, so that nothing downstream can grade
+it: a busy expert is not a wrong one. A reply cut by the token limit is a `Reply` whose
+`finish_reason` says "length"; no answer may be read from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+# Why there is no reply. "failed" is any other exception of the provider.
+MISSING_STATES = ("failed", "malformed", "rate_limited", "refused", "timeout", "too_long")
+FINISH_REASONS = ("stop", "length")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reply:
+    """One finished call.
+
+    Attributes:
+      text: the reply, special tokens left out.
+      tokens: [T] int32 sampled ids, the stop token included; never re-encoded from the text.
+      logprobs: [T] float32 log-probability of each id under the sampling distribution.
+      finish_reason: "stop" or "length".
+      hidden: [E] pooled state of the last layer over the generated tokens.
+      prompt_tokens: length of the prompt.
+      seconds: this call's share of its batch's wall time, when it was computed.
+    """
+
+    text: str
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    finish_reason: str
+    hidden: np.ndarray
+    prompt_tokens: int
+    seconds: float
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish_reason == "length"
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and reply tokens: what the call cost."""
+        return self.prompt_tokens + len(self.tokens)
+
+    def to_record(self) -> tuple[dict, dict[str, np.ndarray]]:
+        """(meta, arrays) for the feature store.
+
+        The parsed answer is left out on purpose: it depends on the grader's version, takes
+        microseconds to read from the text, and a stored one would outlive a mended grader.
+        """
+        meta = {"text": self.text, "finish_reason": self.finish_reason,
+                "prompt_tokens": self.prompt_tokens, "seconds": self.seconds}
+        return meta, {"tokens": self.tokens, "logprobs": self.logprobs, "hidden": self.hidden}
+
+    @classmethod
+    def from_record(cls, meta: Mapping, arrays: Mapping[str, np.ndarray]) -> Reply:
+        return cls(**meta, **arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class Missing:
+    """No reply. `state` is one of MISSING_STATES; `message` is for the reader of the log."""
+
+    state: str
+    message: str
+
+    def __post_init__(self):
+        if self.state not in MISSING_STATES:
+            raise ValueError(f"unknown missing state {self.state!r}; "
+                             f"choose from {list(MISSING_STATES)}")
+
+
+class ExpertCallError(RuntimeError):
+    """A call failed; `state` says how (one of MISSING_STATES)."""
+
+    def __init__(self, state: str, message: str):
+        super().__init__(message)
+        self.missing = Missing(state, message)
+
+
+class PromptTooLong(ValueError):
+    """The prompt and its reply do not fit the model's context. Prompts are never cut."""

@@ -1,0 +1,107 @@
+"""Who an expert is: a frozen description of one language model in one seat of the pool."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import NamedTuple
+
+from gradejax.generation.sampling import Sampling
+
+PROVIDERS = ("local",)
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+POOLINGS = ("mean", "last", "first")
+
+# GRADE's expert prompt (design section 5). The orchestrator has no system prompt.
+DEFAULT_SYSTEM_PROMPT = (
+    "You are a domain expert. Reason step by step, then end with your final answer on a new line "
+    "as ANSWER: <value>."
+)
+
+
+class ModelIdentity(NamedTuple):
+    """What two seats must have in common to share one copy of the weights in memory."""
+
+    provider: str
+    model: str  # absolute path for a folder on this machine, else the name as written
+    revision: str | None
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpertSpec:
+    """One seat of the pool: which model sits there and how it is asked.
+
+    Attributes:
+      name: the seat's name, unique in a registry ("A1").
+      model: folder in Hugging Face format, or the provider's model name.
+      revision: version of `model`, None for whatever is there.
+      provider: who runs the model, one of PROVIDERS; "local" is our engine.
+      dtype: dtype of the weights in memory.
+      system_prompt: replaces the system message of the task's prompt; "" removes it. None (the
+        default) keeps what the task's prompt function made, which for experts is
+        `DEFAULT_SYSTEM_PROMPT` and for the orchestrator no system message [GRADE].
+      sampling: temperature (0 = greedy), top-k, top-p.
+      seed: base of the per-prompt seeds; seats that share a model differ by it.
+      manager: who owns the seat; None for the orchestrator only.
+      max_new_tokens: limit of a reply, in tokens, at least 1.
+      pooling: how the last layer's states over the generated tokens become one feature vector.
+
+    Raises: ValueError naming the field, what it got and what it expects.
+    """
+
+    name: str
+    model: str
+    revision: str | None = None
+    provider: str = "local"
+    dtype: str = "float32"
+    system_prompt: str | None = None
+    sampling: Sampling = Sampling(temperature=0.0)
+    seed: int = 0
+    manager: str | None = None
+    max_new_tokens: int = 256
+    pooling: str = "mean"
+
+    def __post_init__(self):
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise ValueError(f"expert name must be a non-empty string, got {self.name!r}")
+        if not isinstance(self.model, str) or not self.model.strip():
+            raise ValueError(f"expert {self.name!r}: model must be a folder or a model name, "
+                             f"got {self.model!r}")
+        for field, choices in (("provider", PROVIDERS), ("dtype", DTYPES), ("pooling", POOLINGS)):
+            if getattr(self, field) not in choices:
+                raise ValueError(f"expert {self.name!r}: unknown {field} "
+                                 f"{getattr(self, field)!r}; choose from {list(choices)}")
+        for field, low in (("max_new_tokens", 1), ("seed", 0)):
+            value = getattr(self, field)
+            # bool is an int: `seed=True` would pass and later hash unlike 1.
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise ValueError(f"expert {self.name!r}: {field} must be an integer of at least "
+                                 f"{low}, got {value!r}")
+        if not isinstance(self.sampling, Sampling):
+            raise ValueError(f"expert {self.name!r}: sampling must be a Sampling, "
+                             f"got {type(self.sampling).__name__}")
+        for field in ("system_prompt", "revision", "manager"):
+            value = getattr(self, field)
+            if value is not None and not isinstance(value, str):
+                raise ValueError(f"expert {self.name!r}: {field} must be a string or None, "
+                                 f"got {value!r}")
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """Seats with equal identities share one copy in memory.
+
+        Folders are compared by their real path, so that "checkpoints/a" and "./checkpoints/a/"
+        are not loaded twice.
+        """
+        local = self.provider == "local" and os.path.isdir(self.model)
+        model = os.path.realpath(self.model) if local else self.model
+        return ModelIdentity(self.provider, model, self.revision, self.dtype)
+
+    def messages(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
+        """The chat messages this seat is asked with: `system_prompt` put in place of theirs."""
+        if self.system_prompt is None:
+            return [dict(m) for m in messages]
+        rest = [dict(m) for m in messages if m["role"] != "system"]
+        head = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        return head + rest
