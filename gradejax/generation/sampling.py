@@ -1,0 +1,95 @@
+"""From logits to a token and its log-probability under the distribution that drew it.
+
+The log-probability is that of the *sampling* distribution: temperature applied, cut tokens out,
+the rest renormalised, so that a trainer that recomputes it the same way gets ratio 1 on unchanged
+weights (fault A05). Greedy decoding reports the plain softmax's.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How a reply is drawn.
+
+    Attributes:
+      temperature: logits are divided by it; 0 is greedy.
+      top_k: keep the k most probable tokens; 0 keeps all.
+      top_p: keep the smallest set of most probable tokens that reaches this mass; 1 keeps all.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self):
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be >= 0 (0 is greedy), got {self.temperature}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be >= 0 (0 keeps all), got {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def cut(logits, *, top_k: int = 0, top_p: float = 1.0):
+    """Logits with the tokens that top-k and top-p leave out at -inf.
+
+    Top-k first, then top-p on what it kept, renormalised. A token is kept while the mass *before*
+    it is under top_p: the smallest set that reaches it, at least one token (fault B07). Ties at
+    the k-th place are all kept.
+
+    Args:
+      logits: [..., V] float32, already divided by the temperature.
+      top_k: 0 keeps all.
+      top_p: 1 keeps all.
+    """
+    if top_k and top_k < logits.shape[-1]:
+        bar = jax.lax.top_k(logits, top_k)[0][..., -1:]
+        logits = jnp.where(logits < bar, -jnp.inf, logits)
+    if top_p < 1.0:
+        ordered = jnp.sort(logits, axis=-1)[..., ::-1]
+        mass = jax.nn.softmax(ordered, axis=-1)
+        before = jnp.cumsum(mass, axis=-1) - mass
+        bar = jnp.min(jnp.where(before < top_p, ordered, jnp.inf), axis=-1, keepdims=True)
+        logits = jnp.where(logits < bar, -jnp.inf, logits)
+    return logits
+
+
+def sample(logits, seeds, place, temperatures, *, top_k=0, top_p=1.0, vocab=None):
+    """Draw one token a row.
+
+    A row's noise depends on its seed and on the token's place in its reply alone: the same row
+    draws the same tokens whatever batch it stands in (faults B09, T25).
+
+    Args:
+      logits: [B, V].
+      seeds: [B] uint32 or int32, one a row.
+      place: int32 scalar, index of the token in the reply.
+      temperatures: [B] float32; 0 is greedy and uses no noise.
+      top_k: static.
+      top_p: static.
+      vocab: ids from here on have probability 0 (embedding rows beyond the tokenizer, B10).
+
+    Returns:
+      tokens [B] int32, their log-probabilities [B] float32.
+    """
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    if vocab is not None and vocab < logits.shape[-1]:
+        logits = jnp.where(jnp.arange(logits.shape[-1])[None, :] < vocab, logits, -jnp.inf)
+    greedy = temperatures == 0
+    scaled = cut(logits / jnp.where(greedy, 1.0, temperatures)[:, None], top_k=top_k, top_p=top_p)
+    noise = jax.vmap(
+        lambda s: jax.random.gumbel(
+            jax.random.fold_in(jax.random.key(s), place), logits.shape[-1:], logits.dtype
+        )
+    )(seeds)
+    tokens = jnp.argmax(jnp.where(greedy[:, None], logits, scaled + noise), axis=-1)
+    plain = jax.nn.log_softmax(jnp.where(greedy[:, None], logits, scaled), axis=-1)
+    logprobs = jnp.take_along_axis(plain, tokens[:, None], axis=-1)[:, 0]
+    return tokens.astype(jnp.int32), logprobs

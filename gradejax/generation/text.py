@@ -1,0 +1,112 @@
+"""Between text and token ids: tokenizers and chat templates of transformers, without torch."""
+
+import hashlib
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradejax.models.config import ids_of
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+def load_tokenizer(path: str | pathlib.Path):
+    """The folder's tokenizer, or None when it holds none (a model loads without one)."""
+    folder = pathlib.Path(path)
+    if not any((folder / name).exists() for name in _TOKENIZER_FILES):
+        return None
+    from transformers import AutoTokenizer  # slow to import; not needed for bare models
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
+
+
+class Chat:
+    """Renders messages with a model's chat template and tokenises them.
+
+    The template writes its own special tokens, so tokenising adds none: exactly as many BOS as the
+    model was trained with (fault B05).
+
+    Args:
+      tokenizer: of ``load_tokenizer``.
+      name: what to call the model in errors.
+      template: None for the tokenizer's own; a jinja template; or "plain", which joins the
+        messages' contents with blank lines, for base models.
+
+    Raises:
+      ValueError: no tokenizer, or no template; the message says what can be given instead.
+    """
+
+    PLAIN = "plain"
+
+    def __init__(self, tokenizer, *, name: str = "the model", template: str | None = None):
+        if tokenizer is None:
+            raise ValueError(
+                f"{name} has no tokenizer; expected tokenizer.json or tokenizer.model beside "
+                "config.json"
+            )
+        self._tokenizer, self._template = tokenizer, template
+        if template is None and not tokenizer.chat_template:
+            raise ValueError(
+                f"the tokenizer of {name} has no chat template; give a jinja template, or "
+                f"{self.PLAIN!r} to join the messages with blank lines"
+            )
+
+    @property
+    def tokenizer(self):
+        return self._tokenizer
+
+    @property
+    def pad_id(self) -> int:
+        """An id to fill padded places with; masks decide what counts, so any id does (T12)."""
+        for value in (self._tokenizer.pad_token_id, self._tokenizer.eos_token_id):
+            if value is not None:
+                return int(value)
+        return 0
+
+    @property
+    def vocab(self) -> int:
+        """Ids from here on have no text."""
+        return len(self._tokenizer)
+
+    @property
+    def digest(self) -> str:
+        """sha256 of what turns messages into ids: vocabulary, merges and template."""
+        tokenizer = self._tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        rules = backend.to_str() if backend is not None else repr(sorted(
+            tokenizer.get_vocab().items()))  # fmt: skip
+        template = self._template or tokenizer.chat_template
+        return hashlib.sha256(f"{rules}\0{template}".encode()).hexdigest()
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt as text, up to where the reply begins."""
+        if self._template == self.PLAIN:
+            return "\n\n".join(m["content"] for m in messages) + "\n\n"
+        return self._tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True,
+            chat_template=self._template,
+        )  # fmt: skip
+
+    def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of the rendered prompt."""
+        return self.encode_text(self.render(messages))
+
+    def encode_text(self, rendered: str) -> list[int]:
+        """Ids of text that is already rendered; a base model's BOS is added when plain."""
+        return self._tokenizer(rendered, add_special_tokens=self._template == self.PLAIN)[
+            "input_ids"
+        ]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of a reply without special tokens."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def stop_ids(self, *others: Any) -> tuple[int, ...]:
+        """Union of the tokenizer's end id and the given entries (ints, lists or None; B03)."""
+        ids = set(ids_of(self._tokenizer.eos_token_id))
+        for other in others:
+            ids |= set(ids_of(other))
+        return tuple(sorted(ids))
