@@ -5,7 +5,7 @@ held-out set always speak of the same distribution. Grading is reasoning-gym's o
 exactly 1.0.
 
 Left out on purpose (measured on 1,000 items): generators whose commonest answer is 10% or more of
-all (gcd, number_sequence, family_relationships, aiw, syllogism, circuit_logic, letter_counting),
+all (gcd, number_sequence, family_relationships, syllogism, circuit_logic, letter_counting),
 and `basic_arithmetic` without parentheses, whose gold ignores the precedence of `*`.
 """
 
@@ -66,7 +66,7 @@ SOURCES: tuple[Source, ...] = (
     _source("arithmetic", "easy", "chain_sum", **_terms(2, 2), **_digits(2, 2)),
     _source("arithmetic", "hard", "chain_sum", **_terms(3, 4), **_digits(2, 2)),
     _source("arithmetic", "easy", "leg_counting", min_animals=2, max_animals=2, max_instances=9),
-    _source("arithmetic", "hard", "leg_counting", min_animals=3, max_animals=4, max_instances=15),
+    _source("arithmetic", "hard", "leg_counting", min_animals=3, max_animals=3, max_instances=15),
     _source("arithmetic", "easy", "simple_equations", **_terms(2, 2), max_value=15),
     _source("arithmetic", "hard", "simple_equations", **_terms(3, 3), max_value=30),
     _source(
@@ -86,18 +86,19 @@ SOURCES: tuple[Source, ...] = (
         operators=_OPERATORS,
     ),
     _source("arithmetic", "hard", "products", **_terms(2, 2), **_digits(2, 2)),
-    _source("logic", "easy", "knights_knaves", n_people=2),
-    _source("logic", "hard", "knights_knaves", n_people=3),
+    _source(
+        "logic",
+        "easy",
+        "aiw",
+        # siblings, friends, colleagues: the last does not fit the tiny experts' prompts
+        task_type_weights=(0.5, 0.5, 0.0),
+        max_entities=30,
+    ),
+    _source("logic", "hard", "knights_knaves", n_people=2),
     _source("logic", "easy", "color_cube_rotation", min_rotations=1, max_rotations=1),
     _source("logic", "hard", "color_cube_rotation", min_rotations=2, max_rotations=3),
     _source("logic", "easy", "mini_sudoku", min_empty=3, max_empty=5),
     _source("logic", "hard", "mini_sudoku", min_empty=6, max_empty=8),
-    _source(
-        "logic", "easy", "path_star", degree=2, node_range=100, min_path_length=2, max_path_length=3
-    ),
-    _source(
-        "logic", "hard", "path_star", degree=3, node_range=100, min_path_length=3, max_path_length=4
-    ),
     _source(
         "algorithmic",
         "easy",
@@ -174,7 +175,8 @@ def open_dataset(source: Source, seed: int, size: int) -> Any:
 
 def to_example(source: Source, entry: Mapping[str, Any], example_id: str) -> Example:
     """Turns one reasoning-gym entry into an Example whose meta (plain JSON) holds the entry."""
-    plain = json.loads(json.dumps({"answer": entry["answer"], "metadata": entry["metadata"]}))
+    kept = {key: entry[key] for key in ("question", "answer", "metadata")}
+    plain = json.loads(json.dumps(kept))
     return Example(
         id=example_id,
         question=entry["question"].strip(),
@@ -231,8 +233,6 @@ def _canonical(answer: str, example: Example) -> str:
         return ", ".join(f"{name} {role}" for name, role in sorted(pairs)) or text.lower()
     if generator == "color_cube_rotation":
         return text.lower()
-    if generator == "path_star":
-        return " ".join(text.split())
     if generator == "manipulate_matrix":
         return "\n".join(" ".join(row.split()) for row in text.split("\n"))
     if generator == "mini_sudoku":
