@@ -240,11 +240,31 @@ def gold_index(gold: Array, candidates: Array) -> tuple[Array, Array]:
       candidates: bool [..., G, C+1].
 
     Returns:
-      index int32 [..., G] and present bool [..., G] (gold is a real candidate of the rollout). A
-      multiple choice question without gold has no right column: the null is not a candidate there
-      and its log-probability is −inf; mask such rows.
+      index int32 [..., G] and present bool [..., G] (gold is a real candidate of the rollout).
     """
     null = candidates.shape[-1] - 1
     column = jax.nn.one_hot(gold, null + 1, dtype=bool)[..., None, :]
     present = (column & candidates)[..., :null].any(-1)
     return jnp.where(present, gold[..., None], null).astype(jnp.int32), present
+
+
+def gold_log_prob(log_p: Array, gold: Array, candidates: Array) -> tuple[Array, Array]:
+    """The log-probability of the right answer, read from ``log_probs`` or ``agent_log_probs``.
+
+    Args:
+      log_p: [..., G, C+1], or [..., G, N, C+1] of the agents.
+      gold: int [...], column of the gold candidate, or NO_ANSWER.
+      candidates: bool [..., G, C+1].
+
+    Returns:
+      value [..., G] or [..., G, N]: of gold where it is a candidate, else of the null; 0 with a
+      zero gradient where neither is (multiple choice without a gold option: nothing to learn).
+      present [..., G]: gold is a candidate; the reward uses its clamp where it is not.
+    """
+    index, present = gold_index(gold, candidates)
+    known = jnp.take_along_axis(candidates, index[..., None], axis=-1)[..., 0]
+    if log_p.ndim == candidates.ndim + 1:
+        index, known = index[..., None], known[..., None]
+    index = jnp.broadcast_to(index, log_p.shape[:-1])[..., None]
+    value = jnp.take_along_axis(log_p, index, axis=-1)[..., 0]
+    return jnp.where(known, value, 0.0), present
