@@ -29,7 +29,7 @@ class AnswerKind:
 
 
 def extract_text(text: str, example: Example) -> str | None:
-    r"""Reads a short text: last `ANSWER:` line, else the last cue or \boxed{}, else a one-line reply.
+    r"""Reads a short text: last `ANSWER:` line, else last cue or \boxed{}, else a one-line reply.
 
     A reply of several lines that states nothing is no answer.
     """

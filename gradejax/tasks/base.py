@@ -8,7 +8,6 @@ import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 # finish reasons that mean "the token limit cut the reply": OpenAI-compatible servers say the first,
@@ -39,7 +38,7 @@ class Example:
       family: benchmark family, e.g. "gsm8k".
       source: name of the generator or file the item came from.
       difficulty: free label of the generator.
-      meta: whatever else the item's own scorer needs, and the extras of its file; read-only.
+      meta: what else the item's own scorer needs, and the extras of its file; not to be changed.
     """
 
     id: str
@@ -50,7 +49,7 @@ class Example:
     source: str = ""
     difficulty: str = ""
     # left out of the hash: a mapping has none, and the other fields already tell items apart
-    meta: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    meta: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Reads the letter of a multiple-choice reply.
 
-Only a *stated* answer counts: after a cue, in a box, or as the whole reply. The pronoun I, the article
-a, and letters mentioned in passing are not answers, letters are limited to the item's own options,
-and nothing found is "no answer", never a guess.
+Only a *stated* answer counts: after a cue, in a box, or as the whole reply. The pronoun I, the
+article a, and letters mentioned in passing are not answers, letters are limited to the item's own
+options, and nothing found is "no answer", never a guess.
 """
 
 import re

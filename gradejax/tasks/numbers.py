@@ -17,7 +17,7 @@ _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10
 
 _INTEGER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.\d+)?|\.\d+)"
-_POWER = r"(?:[eE][+-]?\d{1,3}(?![\d.])|\s?(?:\\times|\\cdot|×|\*)\s?10\^\{?(?:[+-]?\d{1,3})\}?)"
+_POWER = r"(?:[eE][+-]?\d{1,2}(?![\d.])|\s?(?:\\times|\\cdot|×|\*)\s?10\^\{?(?:[+-]?\d{1,2})\}?)"
 _VALUE = (
     rf"(?:(?P<whole>{_INTEGER})\s{{1,3}}(?P<top>\d+)/(?P<bottom>\d+)"
     rf"|(?P<numerator>{_DECIMAL})(?:\s?/\s?(?P<denominator>{_DECIMAL})|(?P<power>{_POWER}))?)"
@@ -75,10 +75,8 @@ def read_number(text: str) -> str | None:
 def last_number(text: str) -> str | None:
     """The last number of free text, as `parse` reads it, or None."""
     text = clean(text)
-    last = None
-    for last in _numbers(text):
-        pass
-    return None if last is None else _plain(last, _negative(text, last.start()), "")
+    found = list(_numbers(text))
+    return _plain(found[-1], _negative(text, found[-1].start()), "") if found else None
 
 
 def parse(text: str) -> Fraction | None:
@@ -91,6 +89,13 @@ def parse(text: str) -> Fraction | None:
         return Fraction(numerator) / Fraction(denominator or 1)
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def is_plain_number(text: str) -> bool:
+    """Is `text` nothing but a number? ("3 apples" is not; "0011" is a code, not a number.)"""
+    return (
+        bool(re.fullmatch(rf"[+-]?\$?(?!0\d){_VALUE}%?", text.strip())) and parse(text) is not None
+    )
 
 
 def extract_number(text: str, example) -> str | None:

@@ -1,4 +1,4 @@
-"""The prompts of GRADE (arXiv 2607.10836): expert, orchestrator, and the `{format}` slot of a family.
+"""The prompts of GRADE (arXiv 2607.10836): expert, orchestrator, and each family's `{format}` slot.
 
 The texts are the paper's. Departures: the letters of multiple choice are those of the item's own
 options (MMLU-Pro items have 3 to 10), and the two generic slots for other benchmarks are ours.
