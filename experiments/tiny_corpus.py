@@ -26,6 +26,7 @@ from gradejax.tasks.reasoning_gym import (
     SOURCES,
     ReasoningGymTask,
     Source,
+    is_well_posed,
     make_examples,
     open_dataset,
     to_example,
@@ -79,11 +80,11 @@ class _Stream:
         for index in range(self._drawn, self._drawn + _CHUNK):
             entry = self._data[index]
             text = normalised(entry["question"])
-            if text in self._seen:
+            if text in self._seen or not is_well_posed(entry):
                 continue
             self._seen.add(text)
             fresh += 1
-            example = to_example(self.source, entry, f"{self.source.name}/{index}")
+            example = to_example(self.source, entry, f"{self.source.name}/{_SEED + index}")
             self.by_split[split_of(text)].append(example)
         self._drawn += _CHUNK
         # a small source runs dry slowly; three chunks with hardly anything new are its end

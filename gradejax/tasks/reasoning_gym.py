@@ -10,6 +10,7 @@ and `basic_arithmetic` without parentheses, whose gold ignores the precedence of
 """
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -189,12 +190,25 @@ def to_example(source: Source, entry: Mapping[str, Any], example_id: str) -> Exa
     )
 
 
+def is_well_posed(entry: Mapping[str, Any]) -> bool:
+    """False for the rare item that has no one answer: simple_equations may cancel to "0 = 0"."""
+    meta = entry["metadata"]
+    if meta["source_dataset"] != "simple_equations":
+        return True
+    return meta["variable"] in meta["equation"]
+
+
 def make_examples(source: Source, seed: int, n: int) -> list[Example]:
-    """Draws `n` questions of `source`: items seed .. seed + n - 1 of its stream; may repeat."""
+    """Draws `n` well-posed questions of `source` from item `seed` of its stream on; may repeat."""
     if n < 1:
         raise ValueError(f"expected n >= 1, got {n}")
     data = open_dataset(source, seed, n)
-    return [to_example(source, data[i], f"{source.name}/{seed + i}") for i in range(n)]
+    entries = ((i, data[i]) for i in itertools.count())
+    posed = ((i, entry) for i, entry in entries if is_well_posed(entry))
+    return [
+        to_example(source, entry, f"{source.name}/{seed + i}")
+        for i, entry in itertools.islice(posed, n)
+    ]
 
 
 @functools.cache
