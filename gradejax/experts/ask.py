@@ -27,7 +27,7 @@ class Provider(Protocol):
 
     def render(self, spec: ExpertSpec, messages: Messages) -> str: ...
 
-    def encode(self, spec: ExpertSpec, messages: Messages, question_id: str) -> list[int]: ...
+    def encode(self, spec: ExpertSpec, prompt: str, question_id: str) -> list[int]: ...
 
     def reply(self, spec: ExpertSpec, prompts: Sequence[list[int]], seeds: Sequence[int]
               ) -> list[Reply | Missing]: ...
@@ -67,7 +67,6 @@ class TooManyMissing(RuntimeError):
 class _Call:
     spec: ExpertSpec
     question_id: str
-    messages: Messages
     prompt: str
     sample: int
 
@@ -197,14 +196,14 @@ def _keys(registry, requests, providers, results, on_error):
                 continue  # its failure stands in `results` under `key`
             keys[-1] = key = f"missing {agent} {question_id} {sample}"
             messages = spec.messages(messages)
-            memo = (spec.identity, canonical_json(messages))
+            memo = (spec.identity, spec.chat_template, canonical_json(messages))
             if memo not in rendered:
                 rendered[memo] = provider.render(spec, messages)
             prompt = rendered[memo]
             keys[-1] = reply_key(
                 model=facts[agent], prompt=prompt, sampling=spec.sampling, seed=spec.seed,
                 sample=sample, max_new_tokens=spec.max_new_tokens, pooling=spec.pooling)
-            calls.setdefault(keys[-1], _Call(spec, question_id, messages, prompt, sample))
+            calls.setdefault(keys[-1], _Call(spec, question_id, prompt, sample))
         except Exception as error:
             results[key] = _failure(error, spec, on_error)
     return keys, calls
@@ -216,7 +215,7 @@ def _encode(todo, providers, results, on_long, on_error) -> dict[str, list[int]]
     for key, call in todo.items():
         provider = _provider(providers, call.spec)
         try:
-            prompts[key] = provider.encode(call.spec, call.messages, call.question_id)
+            prompts[key] = provider.encode(call.spec, call.prompt, call.question_id)
         except PromptTooLong as error:
             long.append(error)
             results[key] = Missing("too_long", str(error))

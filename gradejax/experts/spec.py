@@ -6,11 +6,11 @@ import dataclasses
 import os
 from typing import NamedTuple
 
-from gradejax.generation.sampling import Sampling
+from gradejax.generation.decode import POOLINGS
+from gradejax.generation.sampling import GREEDY, Sampling
 
 PROVIDERS = ("local",)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-POOLINGS = ("mean", "last", "first")
 
 # GRADE's expert prompt (design section 5). The orchestrator has no system prompt.
 DEFAULT_SYSTEM_PROMPT = (
@@ -41,6 +41,7 @@ class ExpertSpec:
       system_prompt: replaces the system message of the task's prompt; "" removes it. None (the
         default) keeps what the task's prompt function made, which for experts is
         `DEFAULT_SYSTEM_PROMPT` and for the orchestrator no system message [GRADE].
+      chat_template: None for the model's own, a jinja template, or "plain" for base models.
       sampling: temperature (0 = greedy), top-k, top-p.
       seed: base of the per-prompt seeds; seats that share a model differ by it.
       manager: who owns the seat; None for the orchestrator only.
@@ -56,7 +57,8 @@ class ExpertSpec:
     provider: str = "local"
     dtype: str = "float32"
     system_prompt: str | None = None
-    sampling: Sampling = Sampling(temperature=0.0)
+    chat_template: str | None = None
+    sampling: Sampling = GREEDY
     seed: int = 0
     manager: str | None = None
     max_new_tokens: int = 256
@@ -81,7 +83,7 @@ class ExpertSpec:
         if not isinstance(self.sampling, Sampling):
             raise ValueError(f"expert {self.name!r}: sampling must be a Sampling, "
                              f"got {type(self.sampling).__name__}")
-        for field in ("system_prompt", "revision", "manager"):
+        for field in ("system_prompt", "chat_template", "revision", "manager"):
             value = getattr(self, field)
             if value is not None and not isinstance(value, str):
                 raise ValueError(f"expert {self.name!r}: {field} must be a string or None, "
