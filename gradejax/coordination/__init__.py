@@ -1,8 +1,9 @@
 """The trainable layer of GRADE (arXiv 2607.10836) as pure functions and small modules.
 
-Distributions are modules of functions with one vocabulary (``sample``, ``log_prob``, ``decisions``,
-``kl``, ``mode`` or ``threshold``, ``takes_part``); parametric parts are flax.linen modules that turn
-question state and messages into logits. Nothing here knows a tokenizer, a config or a reward.
+Distributions are modules of functions with one vocabulary (``sample``, ``log_prob``, ``kl``,
+``decisions``, ``mode`` or ``threshold``, ``takes_part``); parametric parts are flax.linen modules
+that turn question state and messages into logits. Nothing here knows a tokenizer, a config or a
+reward.
 """
 
 from gradejax.coordination import (

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from gradejax.coordination.masks import aligned, not_negative
+from gradejax.coordination.masks import takes_part as takes_part  # part of this vocabulary
 from gradejax.ops import masked_log_softmax
 
 Array = jax.Array

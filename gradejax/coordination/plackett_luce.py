@@ -51,7 +51,7 @@ def to_mask(order: Array, num_agents: int) -> Array:
 
 
 def decisions(order, logits, allowed) -> Decisions:
-    """Log-probabilities [..., k] of the draws given those before; a draw with one left is forced."""
+    """Log-probabilities [..., k] of the draws given those before; the last one left is forced."""
     logits, allowed = aligned(logits, allowed)
     shape = jnp.broadcast_shapes(order.shape[:-1], logits.shape[:-1])
     logits = jnp.broadcast_to(logits, (*shape, logits.shape[-1]))

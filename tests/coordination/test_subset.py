@@ -213,7 +213,10 @@ def test_kl_is_zero_and_flat_at_the_reference_and_has_the_true_gradient(x64):
     gradient = jax.grad(lambda s: subset.kl(s, OTHER, allowed))(LOGITS)
     for i in range(5):
         step = 1e-6 * np.eye(5)[i]
-        up, down = subset.kl(LOGITS + step, OTHER, allowed), subset.kl(LOGITS - step, OTHER, allowed)
+        up, down = (
+            subset.kl(LOGITS + step, OTHER, allowed),
+            subset.kl(LOGITS - step, OTHER, allowed),
+        )
         np.testing.assert_allclose(gradient[i], (up - down) / 2e-6, atol=1e-8)
 
 
