@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from gradejax.tasks.base import Example, Task, after_thinking
 from gradejax.tasks.choices import canonical_choice, extract_choice
 from gradejax.tasks.numbers import canonical_integer, canonical_number, extract_number
-from gradejax.tasks.reading import asked_answer, boxes, cues, normalise, undecorated
+from gradejax.tasks.reading import asked_answer, boxes, cues, has_cue, normalise, undecorated
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def extract_text(text: str, example: Example) -> str | None:
         sentence = last.text if last.colon else re.split(r"[.!?]\s", last.text, maxsplit=1)[0]
         return _bare(boxed[-1].text if boxed else sentence)
     lines = [line for line in visible.splitlines() if line.strip()]
-    return _bare(lines[0]) if len(lines) == 1 else None
+    return _bare(lines[0]) if len(lines) == 1 and not has_cue(lines[0]) else None
 
 
 def canonical_text(answer: str, example: Example) -> str:

@@ -53,13 +53,10 @@ def extract_choice(text: str, example: Example) -> str | None:
     letters = option_letters(example)
     asked = asked_answer(visible)
     if asked is not None:
-        boxed = boxes(asked)
-        return _own(_read(boxed[-1] if boxed else Stated(0, asked, True), example), letters)
-    readings = [(s.start, _read(s, example)) for s in (*boxes(visible), *cues(visible))]
-    readings = [r for r in readings if r[1]]
-    if readings:
-        return _own(max(readings)[1], letters)
-    return _own(_whole_reply(visible, example), letters)
+        direct = _read(Stated(0, asked, True), example)
+        return _own(direct or _last_reading(asked, example), letters)
+    stated = _last_reading(visible, example)
+    return _own(stated or _whole_reply(visible, example), letters)
 
 
 def canonical_choice(answer: str, example: Example) -> str:
@@ -70,6 +67,12 @@ def canonical_choice(answer: str, example: Example) -> str:
 
 def _own(letter: str | None, letters: str) -> str | None:
     return letter if letter and letter in letters else None
+
+
+def _last_reading(text: str, example: Example) -> str | None:
+    """What the last readable cue or box of `text` gives."""
+    readings = [(s.start, _read(s, example)) for s in (*boxes(text), *cues(text))]
+    return max((r for r in readings if r[1]), default=(0, None))[1]
 
 
 def _read(stated: Stated, example: Example) -> str | None:

@@ -31,7 +31,9 @@ _FORMULA_GOES_ON = re.compile(
     r"\s*(?:[-+*/^=<>×÷·\\_{~±|√π]|(?:[bijknxyz]|pi|sqrt)(?![A-Za-z']))", re.IGNORECASE
 )
 # ... and a second number makes it one of several answers.
-_LIST_GOES_ON = re.compile(r"\s*(?:,|;|:|&|or\b|and\b|to\b|oder\b|und\b|bis\b)\s*[(]?[-+]?\.?\d")
+_LIST_GOES_ON = re.compile(
+    r"\s*(?:,|;|:|&|or\b|and\b|to\b|oder\b|und\b|bis\b)\s*[(]?[-+]?\.?\d|\s+\d"
+)
 _UNIT = re.compile(r"(?:[A-Za-z]{2,}|[gmshlLcd])(?![A-Za-z])")
 
 
@@ -58,6 +60,8 @@ def read_number(text: str) -> str | None:
     text = re.sub(r"\s*\([^()]*\)\s*[.!]?$", "", text) or text.strip("() ")
     if "=" in text:
         text = text[text.rindex("=") + 1 :].strip()
+    # blanks as group marks ("1 000") only where the answer begins: elsewhere they part numbers
+    text = re.sub(r"^[+-]?\d{1,3}(?: \d{3})+(?!\d)", lambda m: m[0].replace(" ", ""), text)
     leading = _LEADING.match(text)
     if leading:
         rest = text[leading.end() :]

@@ -17,13 +17,24 @@ CUE_VERBS = (
     "is", "should be", "must be", "would be", "ist", "es", "est", "è", "é", "jest", "är", "er",
     "是", "为", "は", "은",
 )  # fmt: skip
+# A statement is short; a bound keeps a reply of nothing but cues from costing quadratic time.
+MAX_STATEMENT = 400
 
-_WORDS = "|".join(re.escape(word) for word in sorted(CUE_WORDS, key=len, reverse=True))
-_VERBS = "|".join(re.escape(verb) for verb in sorted(CUE_VERBS, key=len, reverse=True))
+
+def _alternatives(words: tuple[str, ...], before: str, after: str) -> str:
+    """A pattern for any of `words`; scripts that put no blanks between words get no boundaries."""
+    ordered = sorted(words, key=len, reverse=True)
+    spaced = [re.escape(word) for word in ordered if word < "\u2e80"]
+    unspaced = [re.escape(word) for word in ordered if word >= "\u2e80"]
+    return f"(?:{before}(?:{'|'.join(spaced)}){after}|{'|'.join(unspaced)})"
+
+
 _CUE = re.compile(
-    rf"(?<![^\W_])(?:{_WORDS})(?: choice| option| letter)?(?: (?:to|for) [^.:\n]{{1,120}}?)?"
-    r"[ \t*_]{0,8}"
-    rf"(?:(?P<verb>(?:{_VERBS})(?![a-z]))[ \t*_]{{0,8}})?(?P<colon>[:\uff1a])?",
+    _alternatives(CUE_WORDS, r"(?<![^\W_])", "")
+    + r"(?: choice| option| letter)?(?: (?:to|for) [^.:\n]{1,120}?)?[ \t*_]{0,8}"
+    + "(?:"
+    + _alternatives(CUE_VERBS, r"(?<![^\W\d_])", r"(?![^\W\d_])")
+    + r"[ \t*_]{0,8}(?P<colon>[:\uff1a])?|(?P<only_colon>[:\uff1a]))",
     re.IGNORECASE,
 )
 # The form our prompts ask for, written as asked: capitals, at the start of a line.
@@ -66,7 +77,7 @@ def asked_answer(text: str) -> str | None:
     The value may stand on the next non-empty line. An echoed `ANSWER: <value>` says nothing.
     """
     for match in reversed(list(_ASKED.finditer(text))):
-        content = undecorated(match[1]) or _next_line(text, match.end())
+        content = undecorated(match[1][:MAX_STATEMENT]) or _next_line(text, match.end())
         if content and not _PLACEHOLDER.match(content):
             return content
     return None
@@ -78,14 +89,18 @@ def cues(text: str) -> Iterator[Stated]:
     After a colon at the end of a line the next non-empty line is the statement.
     """
     for match in _CUE.finditer(text):
-        if not (match["verb"] or match["colon"]):
-            continue
-        end = text.find("\n", match.end())
-        rest = text[match.end() : end if end >= 0 else len(text)].strip()
+        colon = bool(match["colon"] or match["only_colon"])
+        window = text[match.end() : match.end() + MAX_STATEMENT]
+        rest = window.split("\n", 1)[0].strip()
         if not rest.strip(_DECORATION + "$(["):
-            rest = _next_line(text, end if end >= 0 else len(text)) if match["colon"] else ""
+            rest = _next_line(text, match.end() + len(rest)) if colon else ""
         if rest and not _PLACEHOLDER.match(rest) and not _CUE.match(rest):
-            yield Stated(match.start(), rest, bool(match["colon"]))
+            yield Stated(match.start(), rest, colon)
+
+
+def has_cue(text: str) -> bool:
+    """Does `text` announce an answer at all, given or not?"""
+    return bool(_CUE.search(text))
 
 
 def undecorated(text: str) -> str:
@@ -104,5 +119,5 @@ def normalise(text: str) -> str:
 
 
 def _next_line(text: str, position: int) -> str:
-    match = re.compile(r"\s*(\S[^\n]*)").match(text, position)
-    return undecorated(match[1]) if match else ""
+    window = text[position : position + MAX_STATEMENT].splitlines()
+    return next((undecorated(line) for line in window if undecorated(line)), "")
