@@ -33,8 +33,8 @@ WARM = Sampling(temperature=1.0)
 def write_model(path, family, seed, width=8):
     config = DecoderConfig(family=family, vocab_size=13, width=width, num_layers=1, num_heads=2,
                            num_kv_heads=1, head_dim=4, mlp_width=12, max_positions=32,
-                           qkv_bias=family == "qwen2", stop_ids=(0,))
-    params = Decoder(config).init(jax.random.key(seed), jnp.zeros((1, 2), jnp.int32))
+                           stop_ids=(0,))
+    params = jax.jit(Decoder(config).init)(jax.random.key(seed), jnp.zeros((1, 2), jnp.int32))
     save_checkpoint(path, config, params)
     backend = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="?"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -45,7 +45,7 @@ def write_model(path, family, seed, width=8):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("models")
-    write_model(path / "math", "qwen2", 0)
+    write_model(path / "math", "phi3", 0)
     write_model(path / "head", "llama", 1, width=12)
     return path
 
@@ -106,7 +106,7 @@ def test_asked_once_then_read_and_equal_to_the_engine_itself(folder, tmp_path):
             (alone,) = generate(
                 loaded.model, loaded.params, [chat.encode(query.expert)], max_new_tokens=6,
                 stop_ids=(0,), sampling=spec.sampling, seeds=[row_seed(spec.seed, prompt, 0)],
-                batch_size=1, vocab=len(WORDS))
+                batch_size=4, vocab=len(WORDS))
             # Equal alone and in company, generated and read back.
             assert a.tokens.tolist() == b.tokens.tolist() == alone.tokens
             np.testing.assert_allclose(a.hidden, alone.hidden, atol=1e-5)
@@ -129,7 +129,7 @@ def test_whatever_changes_in_the_folder_makes_another_key(folder, tmp_path, edit
     same = make_provider()[0].describe(ExpertSpec(name="A1", model=str(folder / "math")))
     assert before == same  # a moved folder keeps its records
     if edit == "weights":
-        write_model(path, "qwen2", 7)
+        write_model(path, "phi3", 7)
     elif edit == "stop":
         (path / "generation_config.json").write_text('{"eos_token_id": [0, 5]}')
     elif edit == "template":
@@ -157,7 +157,7 @@ def test_a_prompt_beyond_the_context_stops_before_generating(folder):
 
 
 def test_a_missing_folder_lists_the_models_beside_it(folder):
-    with pytest.raises(ValueError, match=r"expert 'A1': no model folder .*choose from .*head.*math"):
+    with pytest.raises(ValueError, match="no model folder .*choose from .*head.*math"):
         ModelPool().get(ExpertSpec(name="A1", model=str(folder / "maths")))
 
 
