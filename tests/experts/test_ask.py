@@ -75,6 +75,15 @@ def test_replies_do_not_depend_on_batches_order_or_company():
     assert [r.text for r in turned["A2"]][::-1] == whole["A2"]
 
 
+def test_chunks_hold_prompts_of_like_length():
+    provider, engine, _ = make_provider()
+    lengths = []
+    provider._generate = lambda *a, **k: lengths.append([len(p) for p in a[2]]) or engine(*a, **k)
+    mixed = [Query(f"id{i}", user("x" * n), user("h")) for i, n in enumerate([9, 1, 8, 2, 7, 3])]
+    ask_all(make_registry(), mixed, agents=["A1"], providers={"local": provider}, chunk_size=2)
+    assert lengths == [[6, 7], [8, 12], [13, 14]]  # in the order asked: [14, 6], [13, 7], ...
+
+
 def test_samples_of_one_prompt_are_own_records(tmp_path):
     # F10: n = 4 at temperature 1, run twice: 4 calls, then 0; keyed by prompt alone it is 1.
     registry = make_registry()

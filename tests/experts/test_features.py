@@ -77,6 +77,19 @@ def test_damage_is_reported_put_aside_and_only_that_file_is_lost(tmp_path, damag
         assert names_of(FeatureStore(tmp_path).get_many(list("abcd"))) == list("abcd")
 
 
+def test_a_damaged_file_that_cannot_be_renamed_is_said_once(tmp_path, monkeypatch):
+    FeatureStore(tmp_path).put_many(records("a"))
+    (bad,) = tmp_path.iterdir()
+    bad.write_bytes(bad.read_bytes()[:-1] + b"?")
+    monkeypatch.setattr(type(bad), "rename", lambda *_: (_ for _ in ()).throw(OSError(30, "ro")))
+    store = FeatureStore(tmp_path)
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        assert store.get_many(["a"]) == [None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.get_many(["a"]) == [None] and store.counters.corrupt == 1
+
+
 def test_a_double_in_another_file_stands_in_for_a_damaged_one(tmp_path):
     one, two = FeatureStore(tmp_path), FeatureStore(tmp_path)
     one.put_many(records("a", 1.0))
