@@ -1,4 +1,4 @@
-"""Evaluation: baselines, intervals, and the report. Host side, numpy; nothing here is trained by GRADE."""
+"""Evaluation: baselines, intervals and the report. Host side, in numpy."""
 
 from gradejax.evaluation.baselines import (
     best_single,

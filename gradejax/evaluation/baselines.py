@@ -22,11 +22,13 @@ from gradejax.evaluation.outcome import (
 )
 from gradejax.types import NO_ANSWER, Pool, Records
 
-MIN_COVERAGE = 0.5  # below it a hindsight choice passes an agent over: one lucky answer is not skill
+MIN_COVERAGE = (
+    0.5  # below it a hindsight choice passes an agent over: one lucky answer is not skill
+)
 
 
 def columns_of(pool: Pool, names: Sequence[str]) -> list[int]:
-    """Columns of the named agents in pool order; ValueError naming unknown ones or an empty list."""
+    """Columns of the named agents in pool order; ValueError for unknown names or none."""
     known = agent_names(pool)
     unknown = [name for name in names if name not in known]
     if unknown or not names or len(set(names)) != len(names):
@@ -47,7 +49,7 @@ def ask_one(records: Records, pool: Pool, column: np.ndarray) -> SystemOutcome:
 
 
 def single(records: Records, pool: Pool, agent: str) -> SystemOutcome:
-    """One named agent (M0 included) on everything. Where its call failed the question is not covered."""
+    """One named agent, M0 included, on everything; not covered where its call failed."""
     (column,) = columns_of(pool, [agent])
     return ask_one(records, pool, np.full(len(np.asarray(records.ids)), column))
 
@@ -55,8 +57,8 @@ def single(records: Records, pool: Pool, agent: str) -> SystemOutcome:
 def vote(records: Records, pool: Pool, agents: Sequence[str] | None = None) -> SystemOutcome:
     """Plurality of the agents' answers; ties go to the answer of the lowest agent in pool order.
 
-    Missing agents and replies without an answer do not vote. If nobody votes but somebody replied, the
-    outcome is "no answer", that is not right; if nobody replied, the question is not covered.
+    Missing agents and replies without an answer do not vote. If nobody votes but somebody replied,
+    the outcome is "no answer", that is not right; if nobody replied, the question is not covered.
 
     Args: agents: names; default the A experts, without M0.
     """
@@ -68,7 +70,9 @@ def vote(records: Records, pool: Pool, agents: Sequence[str] | None = None) -> S
     # argmax takes the first of equals, and columns are in pool order: the tie rule. (An argmax over
     # candidates would give ties to the first *option* of a multiple choice question.)
     winner = np.argmax(same.sum(2), 1)
-    answer = np.where(votes.any(1), np.take_along_axis(answers, winner[:, None], 1)[:, 0], NO_ANSWER)
+    answer = np.where(
+        votes.any(1), np.take_along_axis(answers, winner[:, None], 1)[:, 0], NO_ANSWER
+    )
     asked = np.zeros(np.shape(records.answers), bool)
     asked[:, columns] = True
     depth = (agent_available(records) & asked)[:, :n_agents].any(1)
@@ -82,12 +86,14 @@ def self_consistency(
 
     Args:
         group: names of the agents that share the model.
-        budget: calls allowed; the first `budget` of the group in pool order. Equal budget means: give
-            the number of calls that the system compared with makes. Default: the whole group.
+        budget: calls allowed; the first `budget` of the group in pool order. Equal budget means:
+            give the number of calls that the system compared with makes. Default: the whole group.
     """
     columns = columns_of(pool, group)
     if budget is not None and not 1 <= budget <= len(columns):
-        raise ValueError(f"budget: expected 1 to {len(columns)} calls for group {list(group)}, got {budget}")
+        raise ValueError(
+            f"budget: expected 1 to {len(columns)} calls for group {list(group)}, got {budget}"
+        )
     return vote(records, pool, [agent_names(pool)[c] for c in columns[:budget]])
 
 
@@ -113,19 +119,23 @@ def random_sampled(records: Records, pool: Pool, seed: int) -> SystemOutcome:
     """One draw of `random_expected`. The draw depends on (seed, question id), not on row order."""
     n_agents = check_pool(records, pool)
     available = agent_available(records)[:, :n_agents]
-    rank = (hashed_uniform(records.ids, seed) * available.sum(1)).astype(int)  # which available expert
+    # Which of the available experts, counted from 0.
+    rank = (hashed_uniform(records.ids, seed) * available.sum(1)).astype(int)
     column = np.argmax(np.cumsum(available, 1) > rank[:, None], 1)
     return ask_one(records, pool, column)
 
 
 def best_column(records: Records, pool: Pool, rows: np.ndarray | None = None) -> int:
-    """The agent (M0 included) most often right where it replied, on `rows` [Q] bool; ties to the lowest.
+    """The agent (M0 included) most often right where it replied, on `rows` [Q] bool.
 
-    Hindsight: it looks at the gold answers of the very questions it is then scored on. Agents with
-    records for less than half of the questions are considered only when all are such.
+    Ties go to the lowest. Hindsight: it looks at the gold answers of the very questions it is then
+    scored on. Agents with records for less than half of the questions are considered only when all
+    are such.
     """
     check_pool(records, pool)
-    rows = np.asarray(records.valid, bool) if rows is None else rows & np.asarray(records.valid, bool)
+    rows = (
+        np.asarray(records.valid, bool) if rows is None else rows & np.asarray(records.valid, bool)
+    )
     replied = agent_available(records)[rows].sum(0)
     accuracy = agent_correct(records)[rows].sum(0) / np.maximum(replied, 1)
     usual = replied >= MIN_COVERAGE * rows.sum()
@@ -149,13 +159,16 @@ def family_best(records: Records, pool: Pool) -> SystemOutcome:
     It knows each question's family and which agent turns out best there: no deployable system does.
     """
     columns = family_best_columns(records, pool)
-    return ask_one(records, pool, np.array([columns.get(int(f), 0) for f in np.asarray(records.family)], int))
+    return ask_one(
+        records, pool, np.array([columns.get(int(f), 0) for f in np.asarray(records.family)], int)
+    )
 
 
 def oracle(records: Records, pool: Pool) -> SystemOutcome:
     """Right wherever any agent (M0 included) is: the ceiling of choosing *one* agent per question.
 
-    It asks the right agent with the fewest parameters; where none is right, the smallest that replied.
+    It asks the right agent with the fewest parameters; where none is right, the smallest that
+    replied.
     """
     check_pool(records, pool)
     params = np.asarray(pool.params, float)
@@ -168,12 +181,14 @@ def oracle(records: Records, pool: Pool) -> SystemOutcome:
 def hashed_uniform(ids: np.ndarray, seed: int) -> np.ndarray:
     """Uniform numbers in [0, 1), one per id, a pure function of (seed, id): float64 [Q].
 
-    splitmix64 (Steele et al. 2014): neither the order of rows nor padding changes a question's number.
+    splitmix64 (Steele et al. 2014): neither the order of rows nor padding changes a question's
+    number.
     """
     with np.errstate(over="ignore"):  # wrapping is the algorithm
         x = np.asarray(ids).astype(np.int64).astype(np.uint64)
         x = x + np.uint64(0x9E3779B97F4A7C15) * np.uint64(2 * (seed % 2**31) + 1)
-        for _ in range(2):  # two rounds: seeds differ by an additive constant, one round keeps a trace
+        # Two rounds: seeds differ by an additive constant, and one round keeps a trace of it.
+        for _ in range(2):
             x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             x = x ^ (x >> np.uint64(31))

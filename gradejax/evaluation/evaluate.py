@@ -30,8 +30,8 @@ def baseline_outcomes(
 
     Args:
         train, train_query [N, E], test_query [Q, E]: for the two supervised routers; all or none.
-        groups: {label: agents that share a model} for "self_consistency:<label>", with `budget` calls
-            (a group smaller than the budget uses all of it).
+        groups: {label: agents that share a model} for "self_consistency:<label>", with `budget`
+            calls (a group smaller than the budget uses all of it).
         families: names for the notes; default the numbers.
     """
     check_pool(test, pool)
@@ -46,15 +46,19 @@ def baseline_outcomes(
         calls = None if budget is None else min(budget, len(group))
         out[f"self_consistency:{label}"] = baselines.self_consistency(test, pool, group, calls)
     chosen = baselines.family_best_columns(test, pool)
+    best = baselines.best_column(test, pool)
+    best = baselines.best_column(test, pool)
     notes = {
-        "best_single": f"{names[baselines.best_column(test, pool)]}, chosen with hindsight on these questions",
+        "best_single": f"{names[best]}, chosen with hindsight on these questions",
         "family_best": {
-            str(families[f] if families else f): f"{names[c]}, chosen with hindsight on these questions"
+            str(
+                families[f] if families else f
+            ): f"{names[c]}, chosen with hindsight on these questions"
             for f, c in chosen.items()
         },
         "oracle": "right where any single agent is; hindsight",
         "random": "exact expectation; interval and accuracy_by_seed from sampled draws",
-        "pool_active_params": int(sum(pool.params)),
+        "pool_active_params": pool.total_params,
         "outcomes": {
             name: {kind: int(count[i]) for kind, count in metrics.outcome_counts(test).items()}
             for i, name in enumerate(names)
@@ -68,8 +72,12 @@ def baseline_outcomes(
         nearest = routers.router_knn(train, train_query, test, test_query, pool)
         out["router_logistic"], out["router_knn"] = logistic.outcome, nearest.outcome
         n_train = int(np.sum(np.asarray(train.valid, bool)))
-        notes["router_logistic"] = f"L2 {logistic.chosen:g} by cross-validation on {n_train} training questions"
-        notes["router_knn"] = f"k = {nearest.chosen:g} by leave-one-out on {n_train} training questions"
+        notes["router_logistic"] = (
+            f"L2 {logistic.chosen:g} by cross-validation on {n_train} training questions"
+        )
+        notes["router_knn"] = (
+            f"k = {nearest.chosen:g} by leave-one-out on {n_train} training questions"
+        )
     return out, notes
 
 
@@ -84,7 +92,7 @@ def compare(
     notes: Mapping | None = None,
     **baseline_options,
 ) -> dict:
-    """Results dict (see `report`) of the trained `systems` ({name: one outcome per seed}) and all baselines.
+    """Results dict (see `report`) of `systems` {name: one outcome per seed} and all baselines.
 
     baseline_options: train, train_query, test_query, groups, budget of `baseline_outcomes`.
     """

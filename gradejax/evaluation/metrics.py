@@ -1,7 +1,7 @@
 """Counts that explain an accuracy: by family, by kind of outcome, by gate; and who collapsed.
 
-Everything that will be averaged again is a (sum, count) pair, divided once at the end, so that batches
-or devices of unequal size do not bias it. Padding and missing rows have count 0.
+Everything that will be averaged again is a (sum, count) pair, divided once at the end, so that
+batches or devices of unequal size do not bias it. Padding and missing rows have count 0.
 
 Letters: Q questions, F families, A+1 agents (M0 last), D depths, N choices of a gate.
 """
@@ -37,10 +37,12 @@ def accuracy(outcome: SystemOutcome) -> SumCount:
 
 
 def accuracy_by_family(outcome: SystemOutcome, n_families: int) -> SumCount:
-    """(right, covered) per family, [F] each; ValueError if a valid row has a family outside 0..F−1."""
+    """(right, covered) per family, [F] each; ValueError if a family is not in 0..F−1."""
     family = outcome.family[outcome.valid]
-    if family.size and not (0 <= family.min() and family.max() < n_families):
-        raise ValueError(f"family: expected 0 to {n_families - 1}, got {family.min()} to {family.max()}")
+    if family.size and not (family.min() >= 0 and family.max() < n_families):
+        raise ValueError(
+            f"family: expected 0 to {n_families - 1}, got {family.min()} to {family.max()}"
+        )
     rows = outcome.covered
     right = np.bincount(outcome.family[rows], weights=outcome.correct[rows], minlength=n_families)
     return SumCount(right, np.bincount(outcome.family[rows], minlength=n_families).astype(float))
@@ -69,15 +71,17 @@ def outcome_counts(records: Records) -> dict[str, np.ndarray]:
 
 
 def oracle_gap(ceiling: SystemOutcome, system: SystemOutcome) -> SumCount:
-    """(Σ ceiling − system, questions) over the questions that both cover; row for row the same questions."""
+    """(Σ ceiling − system, questions) over what both cover; rows must be the same questions."""
     if not np.array_equal(ceiling.ids[ceiling.valid], system.ids[system.valid]):
-        raise ValueError("oracle_gap: the two outcomes are not of the same questions in the same order")
+        raise ValueError(
+            "oracle_gap: the two outcomes are not of the same questions in the same order"
+        )
     both = ceiling.covered & system.covered
     return SumCount((ceiling.correct - system.correct)[both].sum(), np.float64(both.sum()))
 
 
 def usage(choice: np.ndarray, n_choices: int, rows: np.ndarray) -> SumCount:
-    """How often each option of a gate was taken: `choice` [Q] int over `rows` [Q] bool; ([N], [N])."""
+    """How often each option was taken: `choice` [Q] int over `rows` [Q] bool; ([N], [N])."""
     taken = np.bincount(np.asarray(choice)[rows], minlength=n_choices).astype(float)
     if taken.size != n_choices:
         raise ValueError(f"choice: expected 0 to {n_choices - 1}, got {taken.size - 1}")
@@ -85,9 +89,11 @@ def usage(choice: np.ndarray, n_choices: int, rows: np.ndarray) -> SumCount:
 
 
 def member_usage(members: np.ndarray, rows: np.ndarray) -> SumCount:
-    """How often each agent is in a set (asked, kept): `members` [Q, A] bool over `rows` [Q] bool."""
+    """How often each agent is in a set: `members` [Q, A] bool over `rows` [Q] bool."""
     members = np.asarray(members, bool)
-    return SumCount(members[rows].sum(0).astype(float), np.full(members.shape[1], float(np.sum(rows))))
+    return SumCount(
+        members[rows].sum(0).astype(float), np.full(members.shape[1], float(np.sum(rows)))
+    )
 
 
 def categorical_entropy(probabilities: np.ndarray) -> np.ndarray:
@@ -125,5 +131,7 @@ def detect_collapse(
             found.append(f"depth {deepest} is the only one used")
     for gate, (entropy, largest) in (entropies or {}).items():
         if largest > 0 and entropy < COLLAPSED_ENTROPY * largest:
-            found.append(f"gate {gate} has collapsed: entropy {entropy:.4f} of at most {largest:.4f}")
+            found.append(
+                f"gate {gate} has collapsed: entropy {entropy:.4f} of at most {largest:.4f}"
+            )
     return found

@@ -2,9 +2,9 @@
 
 Letters: Q questions, A agents (experts), column A of A+1 is the orchestrator M0.
 
-Four things can happen to a call, and they stay four: right, wrong, *no answer* (the model replied and
-gave none: counts as not right) and *missing* (the call failed: it says nothing about the model, so the
-question leaves the accuracy and shows in `coverage` instead).
+Four things can happen to a call, and they stay four: right, wrong, *no answer* (the model replied
+and gave none: counts as not right) and *missing* (the call failed: it says nothing about the model,
+so the question leaves the accuracy and shows in `coverage` instead).
 """
 
 from __future__ import annotations
@@ -22,32 +22,34 @@ ORCHESTRATOR = "M0"
 class SystemOutcome:
     """One system on Q questions, row for row with the records it was computed from (host, numpy).
 
-    Rows with `valid` False are padding. Rows with `covered` False have no outcome because every call
-    failed; both carry zeros elsewhere. `correct` and the costs are floats because a system may be an
-    expectation (random assignment).
+    Rows with `valid` False are padding. Rows with `covered` False have no outcome because every
+    call failed; both carry zeros elsewhere. `correct` and the costs are floats because a system may
+    be an expectation (random assignment).
     """
 
-    ids: np.ndarray  # [Q] int, unique among valid rows: outcomes are paired by it, never by position
+    ids: np.ndarray  # [Q] int, unique among valid rows: pairing is by id, never by position
     family: np.ndarray  # [Q] int
     valid: np.ndarray  # [Q] bool
     covered: np.ndarray  # [Q] bool, subset of valid
     correct: np.ndarray  # [Q] float in [0, 1]
-    agents: np.ndarray  # [Q] float, agents whose answer was asked for (M0 counts where its answer was)
+    agents: np.ndarray  # [Q] float, agents whose answer was asked for (M0 where its was)
     depth: np.ndarray  # [Q] float, 0 = M0 alone, 1 = experts, 2 = experts that read each other
     tokens: np.ndarray  # [Q] float, prompt + reply tokens of the calls made
-    active_params: np.ndarray  # [Q] float, parameters of the calls made; shared weights count each time
+    active_params: np.ndarray  # [Q] float, of the calls made; shared weights count each time
 
     def __post_init__(self) -> None:
         for field in fields(self):
             got = np.shape(getattr(self, field.name))
             if got != np.shape(self.ids) or len(got) != 1:
-                raise ValueError(f"outcome field {field.name!r}: expected shape {np.shape(self.ids)}, got {got}")
+                raise ValueError(
+                    f"outcome field {field.name!r}: expected shape {np.shape(self.ids)}, got {got}"
+                )
         if np.any(self.covered & ~self.valid):
             raise ValueError("outcome: a padding row (valid False) is marked covered")
 
 
 def check_pool(records: Records, pool: Pool) -> int:
-    """Returns A after checking that the pool describes the records' columns (ValueError otherwise)."""
+    """A, after checking that the pool describes the records' columns (else ValueError)."""
     columns = np.shape(records.answers)[1]
     if len(pool.params) != len(pool.agents) + 1 or columns != len(pool.params):
         raise ValueError(
@@ -97,11 +99,12 @@ def outcome_from_decisions(
         answer: [Q] int, candidate index of the system's answer or NO_ANSWER.
         asked: [Q, A+1] bool, whose *answer* was asked for (M0's column for depth 0).
         depth: [Q] int.
-        orchestrator_always: count M0's parameters and tokens on every question. True for GRADE, whose
-            cost always includes M0 (design section 5); False for a baseline that does not run it.
+        orchestrator_always: count M0's parameters and tokens on every question. True for GRADE,
+            whose cost always includes M0 (design section 5); False for a baseline that does not run
+            it.
 
-    Calls that failed (not available) cost nothing here and do not count as asked: nothing is known of
-    them. A question all of whose calls failed is not covered.
+    Calls that failed (not available) cost nothing here and do not count as asked: nothing is known
+    of them. A question all of whose calls failed is not covered.
     """
     check_pool(records, pool)
     answer, asked, depth = np.asarray(answer), np.asarray(asked, bool), np.asarray(depth)
@@ -114,7 +117,9 @@ def outcome_from_decisions(
     valid, available = np.asarray(records.valid, bool), agent_available(records)
     bad = valid & ((answer < NO_ANSWER) | (answer >= n_candidates))
     if bad.any():
-        raise ValueError(f"answer {answer[bad][0]} is not a candidate index; expected -1 to {n_candidates - 1}")
+        raise ValueError(
+            f"answer {answer[bad][0]} is not a candidate index; expected -1 to {n_candidates - 1}"
+        )
     reached = asked & available
     covered = reached.any(1)
     paid = reached.copy()

@@ -1,8 +1,9 @@
 """Intervals: the paired bootstrap over questions, and the spread over training seeds.
 
-Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), ch. 13: percentile intervals. Questions
-are the resampled unit, because they are what another benchmark run would draw anew; systems on the same
-questions are resampled *together*, so the question difficulty they share cancels in a difference.
+Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), ch. 13: percentile intervals.
+Questions are the resampled unit, because they are what another benchmark run would draw anew;
+systems on the same questions are resampled *together*, so the question difficulty they share
+cancels in a difference.
 
 Letters: B replicates, K series (systems or differences), Q questions, S seeds.
 """
@@ -39,17 +40,22 @@ def bootstrap_means(values, weights, *, replicates: int = 10_000, seed: int = 0)
 
     Args:
         values: [K, Q] float; what stands where the weight is 0 (NaN included) does not matter.
-        weights: [K, Q] float ≥ 0; 0 = no outcome. Questions with weight 0 in *all* series (padding) are
-            dropped before the draw, so they change neither the result nor the random numbers.
+        weights: [K, Q] float ≥ 0; 0 = no outcome. Questions with weight 0 in *all* series (padding)
+            are dropped before the draw, so they change neither the result nor the random numbers.
 
-    Returns: [B, K] float64; NaN where a resample holds no question of positive weight. The same seed,
-    replicates and number of questions give the same resamples.
+    Returns: [B, K] float64; NaN where a resample holds no question of positive weight. The same
+    seed, replicates and number of questions give the same resamples.
     """
-    values, weights = np.atleast_2d(np.asarray(values, float)), np.atleast_2d(np.asarray(weights, float))
+    values, weights = (
+        np.atleast_2d(np.asarray(values, float)),
+        np.atleast_2d(np.asarray(weights, float)),
+    )
     if values.shape != weights.shape:
         raise ValueError(f"values and weights differ in shape: {values.shape} and {weights.shape}")
     if replicates < 1 or (weights < 0).any():
-        raise ValueError(f"expected replicates ≥ 1 and weights ≥ 0, got {replicates} and {weights.min()}")
+        raise ValueError(
+            f"expected replicates ≥ 1 and weights ≥ 0, got {replicates} and {weights.min()}"
+        )
     kept = (weights > 0).any(0)
     weights = weights[:, kept]
     totals = np.where(weights > 0, values[:, kept], 0.0) * weights
@@ -64,7 +70,9 @@ def bootstrap_means(values, weights, *, replicates: int = 10_000, seed: int = 0)
         drawn = rng.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(float)
         top, bottom = counts @ totals.T, counts @ weights.T
-        means[start : start + rows] = np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), np.nan)
+        means[start : start + rows] = np.where(
+            bottom > 0, top / np.where(bottom > 0, bottom, 1.0), np.nan
+        )
     return means
 
 
@@ -84,7 +92,9 @@ def percentile_interval(samples, level: float = 0.95) -> tuple[np.ndarray, np.nd
     return low, high
 
 
-def mean_interval(values, weights=None, *, level: float = 0.95, replicates: int = 10_000, seed: int = 0) -> Estimate:
+def mean_interval(
+    values, weights=None, *, level: float = 0.95, replicates: int = 10_000, seed: int = 0
+) -> Estimate:
     """Mean of `values` [Q] over the questions of positive weight, with its bootstrap interval."""
     values = np.asarray(values, float)
     weights = np.ones_like(values) if weights is None else np.asarray(weights, float)
@@ -94,13 +104,21 @@ def mean_interval(values, weights=None, *, level: float = 0.95, replicates: int 
 
 
 def difference_interval(
-    first, second, first_weights=None, second_weights=None, *, level: float = 0.95,
-    replicates: int = 10_000, seed: int = 0,
+    first,
+    second,
+    first_weights=None,
+    second_weights=None,
+    *,
+    level: float = 0.95,
+    replicates: int = 10_000,
+    seed: int = 0,
 ) -> Estimate:
-    """Mean of first − second, both [Q] on the same questions, over those that both have (paired)."""
+    """Paired mean of first − second, both [Q], over the questions that both have."""
     first, second = np.asarray(first, float), np.asarray(second, float)
     if first.shape != second.shape:
-        raise ValueError(f"a paired difference needs the same questions: got {first.shape} and {second.shape}")
+        raise ValueError(
+            f"a paired difference needs the same questions: got {first.shape} and {second.shape}"
+        )
     weights = np.ones_like(first)
     for given in (first_weights, second_weights):
         if given is not None:
@@ -111,16 +129,23 @@ def difference_interval(
 def weighted_mean(values, weights) -> float:
     """Σ w x / Σ w over positive weights; NaN (nothing is known) when there are none."""
     values, weights = np.asarray(values, float), np.asarray(weights, float)
-    total = weights.sum()
-    return float((np.where(weights > 0, values, 0.0) * weights).sum() / total) if total > 0 else float("nan")
+    # Dropped, not multiplied by 0: that would let NaN in and move the last digit.
+    kept = weights > 0
+    total = weights[kept].sum()
+    return float((values[kept] * weights[kept]).sum() / total) if total > 0 else float("nan")
 
 
 def seed_spread(values) -> SeedSpread:
     """Mean, smallest and largest of one number per training seed, `values` [S]; S ≥ 1.
 
-    Min and max rather than a deviation: over three seeds a standard deviation looks better than it is.
+    Min and max rather than a deviation: over three seeds a standard deviation looks better than it
+    is.
     """
     values = np.asarray(values, float)
     if values.ndim != 1 or values.size == 0:
-        raise ValueError(f"seed_spread: expected at least one value in one dimension, got shape {values.shape}")
-    return SeedSpread(float(values.mean()), float(values.min()), float(values.max()), int(values.size))
+        raise ValueError(
+            f"seed_spread: expected at least one value in one dimension, got shape {values.shape}"
+        )
+    return SeedSpread(
+        float(values.mean()), float(values.min()), float(values.max()), int(values.size)
+    )
