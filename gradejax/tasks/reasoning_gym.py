@@ -175,8 +175,13 @@ def open_dataset(source: Source, seed: int, size: int) -> Any:
 
 
 def to_example(source: Source, entry: Mapping[str, Any], example_id: str) -> Example:
-    """Turns one reasoning-gym entry into an Example whose meta (plain JSON) holds the entry."""
-    kept = {key: entry[key] for key in ("question", "answer", "metadata")}
+    """Turns one reasoning-gym entry into an Example whose meta (plain JSON) holds the entry.
+
+    Left out of it: the index and the config's ranges, so that an item is the same however drawn.
+    """
+    kept = {key: entry[key] for key in ("question", "answer")}
+    dropped = ("source_index", "difficulty")
+    kept["metadata"] = {k: v for k, v in entry["metadata"].items() if k not in dropped}
     plain = json.loads(json.dumps(kept))
     return Example(
         id=example_id,
