@@ -11,6 +11,7 @@ _PLACES = tuple(
     for r in (1.0, 1.7, 2.6, 3.7, 5.0)
     for dx, dy, ha, va in (
         (8, 4, "left", "bottom"),
+        (8, 0, "left", "center"),
         (-8, 4, "right", "bottom"),
         (8, -4, "left", "top"),
         (-8, -4, "right", "top"),

@@ -76,7 +76,7 @@ def is_right(records: Records, answer: np.ndarray) -> np.ndarray:
     """
     answer = np.asarray(answer)
     gold = np.asarray(records.gold).reshape((-1,) + (1,) * (answer.ndim - 1))
-    return (answer == gold) & (answer != NO_ANSWER) & (gold >= 0)
+    return (answer == gold) & (answer != NO_ANSWER)
 
 
 def agent_correct(records: Records) -> np.ndarray:

@@ -169,6 +169,11 @@ def test_cross_validation_prefers_what_generalises(make_records, make_pool):
     x = rng.normal(size=(60, 40))
     routed = routers.router_logistic(train, x, test, x[:5], make_pool(9, 5, 1))
     assert routed.chosen >= 0.1
+    # And the final fit uses it: the same as if it had been the only choice.
+    only = routers.router_logistic(
+        train, x, test, x[:5], make_pool(9, 5, 1), l2_grid=(routed.chosen,)
+    )
+    np.testing.assert_array_equal(routed.predicted, only.predicted)
 
 
 def test_few_training_questions(clusters, make_pool):
