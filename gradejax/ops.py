@@ -201,7 +201,7 @@ def straight_through(hard, soft) -> Array:
     """The value of ``hard``, bit for bit, with the gradient of ``soft`` (Bengio et al. 2013).
 
     Written ``hard + (soft - stop(soft))``: the usual ``soft + stop(hard - soft)`` is off by
-    rounding.
+    rounding where the two differ in size.
     """
     soft = as_float(soft)
     hard = jax.lax.stop_gradient(jnp.asarray(hard).astype(soft.dtype))
