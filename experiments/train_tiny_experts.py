@@ -43,16 +43,17 @@ class Role:
     mlp_width: int
     steps: int
     samples: int
+    row_length: int
     seed: int
 
 
 ROLES = {
     r.name: r
     for r in (
-        Role("arithmetic", "qwen2", 128, 5, 384, 4000, 100_000, 1),
-        Role("logic", "phi3", 128, 5, 384, 4000, 100_000, 2),
-        Role("algorithmic", "llama", 128, 5, 384, 4000, 100_000, 3),
-        Role("orchestrator", "qwen2", 64, 4, 192, 3000, 80_000, 4),
+        Role("arithmetic", "qwen2", 128, 4, 384, 3000, 120_000, 256, 1),
+        Role("logic", "phi3", 128, 5, 384, 3000, 100_000, 320, 2),
+        Role("algorithmic", "llama", 128, 4, 384, 3000, 100_000, 256, 3),
+        Role("orchestrator", "qwen2", 64, 4, 192, 2500, 100_000, 256, 4),
     )
 }
 
@@ -93,7 +94,11 @@ def packed_rows(role: Role, chat: Chat, length: int, cache: pathlib.Path) -> Pac
     if cache.exists():
         with np.load(cache, allow_pickle=False) as z:
             return Packed(*(z[f.name] for f in dataclasses.fields(Packed)))
-    packed = pack(encode_rows(role, chat), length)
+    samples = encode_rows(role, chat)
+    fitting = [(p, r) for p, r in samples if len(p) + len(r) <= length]
+    # Rows are sized to a role's own family; only a few off-family samples are longer.
+    print(json.dumps({"role": role.name, "left_out": len(samples) - len(fitting)}), flush=True)
+    packed = pack(fitting, length)
     partial = cache.with_suffix(".tmp.npz")
     np.savez(partial, **{f.name: getattr(packed, f.name) for f in dataclasses.fields(Packed)})
     partial.replace(cache)
@@ -157,8 +162,9 @@ def main() -> None:
     args = parser.parse_args()
     for name in args.role or ROLES:
         role = ROLES[name]
-        sft = SFTConfig(steps=args.steps or role.steps, rows=16, length=256, seed=role.seed,
-                        learning_rate=3e-3 if role.width < 128 else 2e-3)  # fmt: skip
+        sft = SFTConfig(steps=args.steps or role.steps, rows=4096 // role.row_length,
+                        length=role.row_length, optimizer="muon", learning_rate=5e-3,
+                        seed=role.seed)  # fmt: skip
         train_role(role, args.workdir, args.out, sft)
         jax.clear_caches()
 

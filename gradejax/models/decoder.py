@@ -16,6 +16,8 @@ from gradejax.models import cache as cache_lib
 from gradejax.models.config import DecoderConfig
 from gradejax.models.layers import Block, RMSNorm, rope_tables
 
+SHARED_SEGMENT = -1  # of packed rows: seen by every segment, such as a common system prompt
+
 
 @flax.struct.dataclass
 class Output:
@@ -44,7 +46,8 @@ def causal_mask(
       key_positions: [B, S] int32.
       key_real: [B, S] bool.
       window: keys a query may see, itself included; None sees all.
-      query_segments: [B, T] int32 with ``key_segments`` [B, S]: packed rows see their own only.
+      query_segments: [B, T] int32 with ``key_segments`` [B, S]: packed rows see their own segment
+        and SHARED_SEGMENT only.
       key_segments: see ``query_segments``.
     """
     gap = query_positions[:, :, None] - key_positions[:, None, :]
@@ -52,7 +55,8 @@ def causal_mask(
     if window is not None:
         mask &= gap < window
     if query_segments is not None:
-        mask &= query_segments[:, :, None] == key_segments[:, None, :]
+        same = query_segments[:, :, None] == key_segments[:, None, :]
+        mask &= same | (key_segments == SHARED_SEGMENT)[:, None, :]
     return mask
 
 

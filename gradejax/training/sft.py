@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from gradejax import ops
-from gradejax.models.decoder import Decoder
+from gradejax.models.decoder import SHARED_SEGMENT, Decoder
 from gradejax.training.checkpoint import Checkpoints
 
 
@@ -50,8 +50,8 @@ class Packed:
     """Rows of several samples each.
 
     tokens [N, L] int32; learn [N, L] bool, tokens whose prediction is trained (replies, their end
-    token included); segments [N, L] int32, 0 is padding; positions [N, L] int32, from 0 in each
-    sample.
+    token included); segments [N, L] int32, 0 is padding and SHARED_SEGMENT what all samples begin
+    with; positions [N, L] int32, counted in each sample as if it stood alone.
     """
 
     tokens: Any
@@ -60,8 +60,23 @@ class Packed:
     positions: Any
 
 
+def common_prefix(samples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+    """The longest run of ids that every prompt begins with (a system prompt, as a rule)."""
+    first = list(samples[0][0])
+    length = len(first)
+    for prompt, _ in samples:
+        length = min(length, len(prompt))
+        while first[:length] != list(prompt[:length]):
+            length -= 1
+    return first[:length]
+
+
 def pack(samples: Sequence[tuple[Sequence[int], Sequence[int]]], length: int) -> Packed:
     """Lay (prompt ids, reply ids) samples end to end into rows, each whole in one row.
+
+    What all prompts begin with stands once at the head of each row, where every sample sees it: a
+    causal model's states there do not depend on what follows, so this changes no prediction and
+    saves the repeats.
 
     Args:
       samples: prompts and replies as token ids.
@@ -70,32 +85,36 @@ def pack(samples: Sequence[tuple[Sequence[int], Sequence[int]]], length: int) ->
     Raises:
       ValueError: a sample longer than a row; it names the sample and its length.
     """
+    prefix = common_prefix(samples)
+    skip = len(prefix)
     rows: list[list[int]] = []
     room: list[int] = []
-    open_rows: list[int] = []
     for i, (prompt, reply) in enumerate(samples):
-        need = len(prompt) + len(reply)
-        if need > length:
-            raise ValueError(f"sample {i} has {need} tokens, more than a row's {length}")
-        # First fit over the last few rows: order stays near the given one, little is wasted.
-        row = next((r for r in open_rows[-16:] if room[r] >= need), None)
+        need = len(prompt) + len(reply) - skip
+        if need + skip > length:
+            raise ValueError(f"sample {i} has {need + skip} tokens, more than a row's {length}")
+        # First fit over the last rows: order stays near the given one, little is wasted.
+        recent = range(max(0, len(rows) - 24), len(rows))
+        row = next((r for r in recent if room[r] >= need), None)
         if row is None:
             row = len(rows)
             rows.append([])
-            room.append(length)
-            open_rows.append(row)
+            room.append(length - skip)
         rows[row].append(i)
         room[row] -= need
     out = Packed(*(np.zeros((len(rows), length), t) for t in (np.int32, bool, np.int32, np.int32)))
     for r, members in enumerate(rows):
-        at = 0
+        out.tokens[r, :skip] = prefix
+        out.segments[r, :skip] = SHARED_SEGMENT
+        out.positions[r, :skip] = np.arange(skip)
+        at = skip
         for segment, i in enumerate(members, 1):
             prompt, reply = samples[i]
-            end = at + len(prompt) + len(reply)
-            out.tokens[r, at:end] = [*prompt, *reply]
-            out.learn[r, at + len(prompt) : end] = True
+            end = at + len(prompt) + len(reply) - skip
+            out.tokens[r, at:end] = [*prompt[skip:], *reply]
+            out.learn[r, end - len(reply) : end] = True
             out.segments[r, at:end] = segment
-            out.positions[r, at:end] = np.arange(end - at)
+            out.positions[r, at:end] = skip + np.arange(end - at)
             at = end
     return out
 
@@ -107,7 +126,7 @@ def sft_loss(model: Decoder, params, batch: Packed):
     targets (fault B02).
     """
     hidden = model.apply(
-        params, batch.tokens, batch.segments > 0, positions=batch.positions,
+        params, batch.tokens, batch.segments != 0, positions=batch.positions,
         segments=batch.segments, method="hidden",
     )  # fmt: skip
     logits = model.apply(params, hidden[:, :-1], method="logits")
@@ -126,6 +145,21 @@ class SFTState:
     step: Any
 
 
+def _muon_axes(params):
+    """Which axes of each kernel are its input and output; None (Adam) for all other leaves."""
+    axes = optax.contrib.MuonDimensionNumbers
+
+    def of(path, leaf):
+        names = [p.key for p in path]
+        if names[-1] != "kernel" or "head" in names:
+            return None
+        if leaf.ndim == 2:
+            return axes(0, 1)
+        return axes((0, 1), 2) if names[-2] == "o" else axes(0, (1, 2))
+
+    return jax.tree_util.tree_map_with_path(of, params)
+
+
 def make_optimizer(config: SFTConfig) -> optax.GradientTransformation:
     """Warm-up, cosine decay, clipping; raises ValueError for an unknown optimizer."""
     schedule = optax.warmup_cosine_decay_schedule(
@@ -134,8 +168,13 @@ def make_optimizer(config: SFTConfig) -> optax.GradientTransformation:
     if config.optimizer == "adamw":
         rule = optax.adamw(schedule, b2=0.98, weight_decay=config.weight_decay,
                            mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p))  # fmt: skip
+    elif config.optimizer == "muon":
+        rule = optax.contrib.muon(
+            schedule, adam_b2=0.98, weight_decay=config.weight_decay, consistent_rms=0.2,
+            muon_weight_dimension_numbers=_muon_axes,
+        )  # fmt: skip
     else:
-        raise ValueError(f"unknown optimizer {config.optimizer!r}; choose from 'adamw'")
+        raise ValueError(f"unknown optimizer {config.optimizer!r}; choose from 'adamw', 'muon'")
     return optax.chain(optax.clip_by_global_norm(config.clip), rule)
 
 
