@@ -67,11 +67,7 @@ def categorical_kl(logits, ref_logits, mask=None, axis: int = -1) -> Array:
         mask = ops.expand_mask(mask, logits)
     log_p = ops.masked_log_softmax(logits, mask, axis)
     log_q = ops.masked_log_softmax(ref_logits, mask, axis)
-    possible = ~jnp.isneginf(log_p)
-    log_p = jnp.where(possible, log_p, 0.0)
-    log_q = jnp.where(possible, log_q, 0.0)
-    weight = jnp.where(possible, jnp.exp(log_p), 0.0)
-    return _not_negative(_weighted(weight, log_p, log_q).sum(axis))
+    return _not_negative(_weighted(jnp.exp(log_p), log_p, log_q).sum(axis))
 
 
 def kl_estimate(log_prob, ref_log_prob, *, estimator: str = "k3",
