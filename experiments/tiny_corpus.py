@@ -10,7 +10,6 @@ import argparse
 import collections
 import hashlib
 import itertools
-import json
 import pathlib
 import random
 import statistics
@@ -18,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
+from experiments import tiny_tokenizer
 from experiments.tiny_workings import direct_reply, worked_reply
 from gradejax.tasks.base import Example
 from gradejax.tasks.prompts import expert_messages, orchestrator_messages
@@ -47,6 +47,8 @@ _CHUNK = 256
 _POOL = 20_000
 _OFF_FAMILY = 0.08
 _HARD_WEIGHT = 2
+# questions of a source looked at for phrases that do not vary
+_PHRASE_SAMPLE = 120
 
 
 def normalised(question: str) -> str:
@@ -193,57 +195,25 @@ def sft_rows(role: str, n: int, seed: int) -> Iterator[Row]:
             yield expert_messages(example.question, slot), reply
 
 
-SPECIAL_TOKENS = ("<|pad|>", "<|im_start|>", "<|im_end|>")
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
 def train_tokenizer(out_dir: str | pathlib.Path, vocab_size: int = 768, rows: int = 3_000) -> None:
-    """Trains the experts' shared tokenizer and writes tokenizer.json and tokenizer_config.json.
+    """Trains the experts' shared tokenizer on `rows` rows of each role and writes its two files.
 
-    A byte-level BPE, so any text survives encode and decode. Digits are split off before the
-    merges: one token each, never part of another. Trained on `rows` rows of each role.
+    See experiments.tiny_tokenizer: single digits, and one token for each fixed phrase of a prompt.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    # the generators' wordings, then the frames they are put in, each apart: a phrase need be
+    # constant in one of them only, and never runs from the frame into the question
+    samples = [_stream(s).take("expert", _PHRASE_SAMPLE) for s in SOURCES]
+    fixed = [[[e.question] for e in examples] for examples in samples]
+    slot = ReasoningGymTask.format_slot(samples[0][0])
+    for write in (expert_messages, orchestrator_messages):
+        around = [m["content"].split("@") for m in write("@", slot)]
+        fixed.append([[part for parts in around for part in parts]])
     drawn = itertools.chain.from_iterable(sft_rows(role, rows, seed=0) for role in ROLES)
     texts = (
         "\n".join([*(f"{m['role']}\n{m['content']}" for m in messages), "assistant", reply])
         for messages, reply in drawn
     )
-    tokenizer.train_from_iterator(texts, trainer)
-    out = pathlib.Path(out_dir)
-    out.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(out / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|pad|>",
-        "bos_token": None,
-        "unk_token": None,
-        "chat_template": CHAT_TEMPLATE,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": 512,
-    }
-    (out / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    tiny_tokenizer.train(pathlib.Path(out_dir), vocab_size, fixed, texts)
 
 
 def report(draws: int = 2_000, tokenizer_dir: str | None = None) -> None:

@@ -74,7 +74,7 @@ def _leg_counting(entry: Entry, rng: Random) -> tuple[list[str], str]:
     for animal, count in herd:
         legs = count * ANIMALS[animal]
         total += legs
-        line = f"{animal} {count}*{ANIMALS[animal]}={legs}"
+        line = f"{count} {animal}{'s' if count > 1 else ''}*{ANIMALS[animal]}={legs}"
         lines.append(f"{line} {total}" if lines else line)
     return lines, str(total)
 
@@ -200,14 +200,14 @@ _CUBE_SOURCES = {
 
 
 def _color_cube_rotation(entry: Entry, rng: Random) -> tuple[list[str], str]:
-    """Follows the asked side back through the rotations, last first: "back < bottom < top"."""
+    """Follows the asked side back through the rotations, last first: "at back < bottom"."""
     meta = entry["metadata"]
     side = meta["target_side"]
     trail = [side]
     for rotation in reversed(meta["rotations"]):
         side = _CUBE_SOURCES[rotation].get(side, side)
         trail.append(side)
-    return [" < ".join(trail)], meta["initial_state"][side]
+    return ["at " + " < ".join(trail)], meta["initial_state"][side]
 
 
 def _rotate_matrix(entry: Entry, rng: Random) -> tuple[list[str], str]:

@@ -12,9 +12,10 @@ import pytest
 import transformers
 
 from experiments import tiny_corpus
+from experiments.tiny_tokenizer import fixed_phrases
 from experiments.tiny_workings import direct_reply, worked_reply
 from gradejax.tasks.base import Outcome
-from gradejax.tasks.prompts import expert_messages
+from gradejax.tasks.prompts import EXPERT_SYSTEM, expert_messages
 from gradejax.tasks.reasoning_gym import (
     FAMILIES,
     FORMAT_SLOT,
@@ -136,7 +137,9 @@ def test_every_equation_of_arithmetic_working_is_true(name):
     checked = 0
     for example in make_examples(source_named(name), seed=70, n=200):
         *work, _ = worked_reply(example, rng).split("\n")
-        for a, sign, b, result in re.findall(r"(-?\d+)([-+*/])(-?\d+)=(-?\d+)", "\n".join(work)):
+        # "5 ants*6=30" is an equation too
+        lines = re.sub(r" [a-z ]+", "", "\n".join(work)) if "leg" in name else "\n".join(work)
+        for a, sign, b, result in re.findall(r"(-?\d+)([-+*/])(-?\d+)=(-?\d+)", lines):
             a, b, result = int(a), int(b), int(result)
             true = {"+": a + b, "-": a - b, "*": a * b, "/": a / b if b else None}[sign]
             assert true == result, (example.question, work)
@@ -159,7 +162,7 @@ def test_only_arithmetic_working_is_random(source):
     ("name", "index", "reply"),
     [
         # derived by hand from the question printed beside each
-        ("color_cube_rotation-hard", 1, "back < bottom < front\nANSWER: red"),
+        ("color_cube_rotation-hard", 1, "at back < bottom < front\nANSWER: red"),
         (
             "knights_knaves-hard",
             1,
@@ -240,6 +243,32 @@ def test_tokenizer_has_its_size_and_splits_every_digit(tokenizer):
     assert sorted(with_digits) == list("0123456789")
     tokens = tokenizer.tokenize("ANSWER: -1410")
     assert tokens[-4:] == ["1", "4", "1", "0"]
+
+
+def test_fixed_phrases_are_tokens_and_varying_words_are_not_in_them(tokenizer):
+    phrases = [t for t in tokenizer.get_added_vocab() if not t.startswith("<|")]
+    assert EXPERT_SYSTEM in phrases
+    assert " Respond with ANSWER: <value>." in phrases
+    varying = {"red", "green", "blue", "yellow", "orange", "purple", "gray", "cyan", "magenta"}
+    varying |= {"hero", "villain", "knight", "knave", "saint", "sinner", "Emma", "Liam", "tigers"}
+    for phrase in phrases:
+        assert not varying & set(re.findall(r"\w+", phrase)), phrase
+    # a name is spelt alike where it is asked about and where it is answered
+    asked = tokenizer.tokenize("You meet 2 inhabitants: Emma, and Liam.")
+    answered = tokenizer.tokenize("ANSWER: Emma is a knight, and Liam is a knave")
+    for name in (" Emma", " Liam"):
+        pieces = tokenizer.tokenize(name)
+        for tokens in (asked, answered):
+            windows = [tokens[i : i + len(pieces)] for i in range(len(tokens))]
+            assert pieces in windows
+
+
+def test_phrases_are_found_by_their_share_and_never_across_turns():
+    words = ["red", "blue", "green", "grey"]
+    prompts = [[f"the wall is {w} to day", f"and it has {i} doors"] for i, w in enumerate(words)]
+    # "is red" is in a quarter of the prompts; "day and" would run from one turn into the next
+    assert fixed_phrases([prompts], 10) == ["the wall is", "and it has", " to day"]
+    assert fixed_phrases([prompts], 1) == ["and it has"]
 
 
 def test_tokenizer_gives_every_text_back(tokenizer):
