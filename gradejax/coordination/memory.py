@@ -86,6 +86,20 @@ def rollout_values(pooled: Array, depth: Array) -> tuple[Array, Array]:
     return jax.lax.stop_gradient(masked_mean(pooled, deep, axis=1)), deep.any(-1)
 
 
+def slots(count: Array, valid: Array, num_slots: int) -> Array:
+    """Where each row goes: int32 [Q], ``num_slots`` (nowhere) for rows that write nothing.
+
+    Args:
+      count: [] the next slot to write.
+      valid: bool [Q], the True ones first.
+      num_slots: of more valid rows than this, only the last are placed: two writes to one slot of a
+        scatter have no defined winner.
+    """
+    place = jnp.arange(valid.shape[0], dtype=jnp.int32)
+    kept = valid & (place >= valid.sum() - num_slots)
+    return jnp.where(kept, (count + place) % num_slots, num_slots)
+
+
 def write(memory: Memory, keys: Array, values: Array, ids: Array, valid: Array) -> Memory:
     """Writes the valid rows in the order of their ids, over the oldest slots.
 
@@ -106,10 +120,7 @@ def write(memory: Memory, keys: Array, values: Array, ids: Array, valid: Array) 
     order = jnp.lexsort((ids, ~valid))
     keys, values, ids, valid = keys[order], values[order], ids[order], valid[order]
     number = valid.sum().astype(jnp.int32)
-    place = jnp.arange(ids.shape[0], dtype=jnp.int32)
-    # Two writes to one slot of a scatter have no defined winner: drop all but the last of them.
-    kept = valid & (place >= number - num_slots)
-    slot = jnp.where(kept, (memory.count + place) % num_slots, num_slots)
+    slot = slots(memory.count, valid, num_slots)
 
     def put(old, new):
         new = jax.lax.stop_gradient(new).astype(old.dtype)

@@ -114,6 +114,12 @@ def test_more_rows_than_slots_keep_the_last_by_id():
     assert sorted(state.ids.tolist()) == [4, 9]
 
 
+def test_no_slot_is_written_twice():
+    """Seven rows into three slots: a scatter with repeated indices has no defined winner."""
+    got = memory.slots(jnp.int32(1), jnp.arange(8) < 7, 3)
+    np.testing.assert_array_equal(got, [3, 3, 3, 3, 2, 0, 1, 3])
+
+
 def test_invalid_rows_write_nothing():
     state = filled()
     junk = jnp.full((2, D), jnp.nan)

@@ -178,8 +178,9 @@ def test_rollouts_are_consistent_and_padding_is_inert():
         log_p = jnp.where(out.candidates, combination.log_probs(out), 0.0)
         return sum(v.sum() for v in log_prob.values()) + log_p.sum()
 
-    with_padding = jax.grad(loss)(params, r)
-    without = jax.grad(loss)(params, jax.tree.map(lambda x: x[:-1], r))
+    gradient = jax.jit(jax.grad(loss))
+    with_padding = gradient(params, r)
+    without = gradient(params, jax.tree.map(lambda x: x[:-1], r))
     for (path, x), y in zip(
         jax.tree_util.tree_leaves_with_path(with_padding), jax.tree.leaves(without), strict=True
     ):
