@@ -18,6 +18,27 @@ NO_MANAGER = -1  # a rollout that did not go through one manager
 
 
 @flax.struct.dataclass
+class Trunk:
+    """The encoder's cached states of a batch of questions, packed several to a row.
+
+    Questions differ much in length; packed, a step computes their tokens and little padding.
+
+    Attributes:
+      states: [R, L, E], the state below the encoder's trainable layers.
+      segments: [R, L] int32, 1 + the question's row in the batch; 0 is padding.
+      positions: [R, L] int32, each question's own count of tokens.
+      row: [Q] int32, the packed row that holds the question.
+      slot: [Q] int32, the place of its last token there.
+    """
+
+    states: Array
+    segments: Array
+    positions: Array
+    row: Array
+    slot: Array
+
+
+@flax.struct.dataclass
 class Records:
     """What the frozen models said of a set of questions: one row a question.
 
@@ -27,8 +48,6 @@ class Records:
       ids: [Q] int32, the question's global row id, stable over a run.
       valid: [Q] bool.
       family: [Q] int32, index into the run's family names; reporting only.
-      trunk: [Q, L, E], the encoder's state below its trainable layers, right-padded.
-      trunk_mask: [Q, L] bool.
       features: A + 1 arrays [Q, D_a], each agent's pooled last hidden state; M0 last.
       available: [Q, A+1] bool, the record exists (a failed call is missing, not wrong).
       answers: [Q, A+1] int32, index of the candidate that the agent gave, or NO_ANSWER.
@@ -43,8 +62,6 @@ class Records:
     ids: Array
     valid: Array
     family: Array
-    trunk: Array
-    trunk_mask: Array
     features: tuple[Array, ...]
     available: Array
     answers: Array
@@ -61,6 +78,14 @@ class Records:
     def take(self, rows) -> "Records":
         """Records of the given rows, in that order."""
         return jax.tree.map(lambda x: x[rows], self)
+
+
+@flax.struct.dataclass
+class Batch:
+    """What one step reads: the records of Q questions and their packed encoder states."""
+
+    records: Records
+    trunk: Trunk
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,13 +97,18 @@ def attend(q, k, v, mask):
     return out.reshape(batch, length, heads, head_dim)
 
 
+def pick(x, asked):
+    """x [B, T, ...] at (row [P], place [P]) → [P, 1, ...]."""
+    return x[asked[0], asked[1]][:, None]
+
+
 class Attention(nn.Module):
     """Self-attention of one block; writes its keys and values into a cache when given one."""
 
     config: DecoderConfig
 
     @nn.compact
-    def __call__(self, x, tables, mask, cache=None, slot=None):
+    def __call__(self, x, tables, mask, cache=None, slot=None, asked=None):
         """Attend.
 
         Args:
@@ -112,15 +117,19 @@ class Attention(nn.Module):
           mask: [B, T, S] bool; S = T without a cache, the cache's length with one.
           cache: None, or keys and values [B, S, K, H] of this layer.
           slot: int32 scalar, first cache slot that x's T tokens take.
+          asked: None, or (row [P], place [P]): only these places' outputs are wanted; the mask is
+            then [P, 1, S].
 
         Returns:
-          ([B, T, E], the updated (keys, values) or None).
+          ([B, T, E], or [P, 1, E] when asked for places; the updated (keys, values) or None).
         """
         c = self.config
         dense = lambda heads, name, bias: nn.DenseGeneral(  # noqa: E731
             (heads, c.head_dim), use_bias=bias, name=name, dtype=x.dtype
         )
-        q = rotate(dense(c.num_heads, "q", c.qkv_bias)(x), tables)
+        queries = (x, tables) if asked is None else jax.tree.map(
+            lambda a: pick(a, asked), (x, tables))  # fmt: skip
+        q = rotate(dense(c.num_heads, "q", c.qkv_bias)(queries[0]), queries[1])
         k = rotate(dense(c.num_kv_heads, "k", c.qkv_bias)(x), tables)
         v = dense(c.num_kv_heads, "v", c.qkv_bias)(x)
         if cache is not None:
@@ -128,6 +137,8 @@ class Attention(nn.Module):
                 old, new.astype(old.dtype), slot, axis=1
             )
             k, v = cache = (write(cache[0], k), write(cache[1], v))
+        if asked is not None:
+            k, v = k[asked[0]], v[asked[0]]
         out = attend(q, k, v, mask)
         out = nn.DenseGeneral(
             c.width, axis=(-2, -1), use_bias=c.out_bias, name="o", dtype=x.dtype
@@ -156,9 +167,10 @@ class Block(nn.Module):
     config: DecoderConfig
 
     @nn.compact
-    def __call__(self, x, tables, mask, cache=None, slot=None):
+    def __call__(self, x, tables, mask, cache=None, slot=None, asked=None):
+        """See ``Attention``."""
         normed = RMSNorm(self.config.norm_eps, name="attn_norm")(x)
-        out, cache = Attention(self.config, name="attn")(normed, tables, mask, cache, slot)
-        x = x + out
+        out, cache = Attention(self.config, name="attn")(normed, tables, mask, cache, slot, asked)
+        x = (x if asked is None else pick(x, asked)) + out
         normed = RMSNorm(self.config.norm_eps, name="mlp_norm")(x)
         return x + GatedMLP(self.config, name="mlp")(normed), cache
