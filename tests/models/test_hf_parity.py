@@ -1,0 +1,128 @@
+"""Our decoder against Hugging Face's own, on the committed random checkpoints.
+
+The figures were made by tests/fixtures/make_hf_fixtures.py with torch transformers, and by Hugging
+Face's Flax classes for the folder under GRADEJAX_SHARED.
+"""
+
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hf_folders import NAMES, ROOT, checkpoint, expected, rows_of
+
+from gradejax.models.cache import empty_cache
+from gradejax.models.hf_weights import load_checkpoint
+
+TOLERANCE = 3e-5  # logits reach 10; float32 alone gives 1.3e-5
+
+
+@functools.cache
+def reader(name):
+    model = checkpoint(name).model
+    return jax.jit(lambda tokens, mask: model.apply(checkpoint(name).params, tokens, mask))
+
+
+def run(name, tokens, mask):
+    out = reader(name)(jnp.asarray(tokens), jnp.asarray(mask))
+    return np.asarray(out.logits), np.asarray(out.hidden)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_left_padded_batch_matches_torch(name):
+    """Pads 0, 3 and 16; phi3's rows are longer than its window of 7."""
+    want = expected(name)
+    real = want["mask"]
+    assert (~real).sum(1).tolist() == [0, 3, 16]
+    logits, hidden = run(name, want["tokens"], real)
+    np.testing.assert_allclose(logits[real], want["logits"][real], atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(hidden[real], want["hidden"][real], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unpadded_row_matches_torch(name):
+    want, row = expected(name), rows_of(name)[1]
+    logits, _ = run(name, [row], np.ones((1, len(row)), bool))
+    np.testing.assert_allclose(logits[0], want["solo_logits"], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_right_padding_changes_nothing(name):
+    want = expected(name)
+    shape = want["tokens"].shape
+    tokens, mask = np.full(shape, 7), np.zeros(shape, bool)
+    for i, row in enumerate(rows_of(name)):
+        tokens[i, : len(row)], mask[i, : len(row)] = row, True
+    logits, _ = run(name, tokens, mask)
+    left = want["logits"][want["mask"]]  # both list the real tokens row by row
+    np.testing.assert_allclose(logits[mask], left, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_stands_in_padding_is_inert(name):
+    want = expected(name)
+    noise = np.where(want["mask"], want["tokens"], 99)
+    logits, _ = run(name, noise, want["mask"])
+    plain, _ = run(name, want["tokens"], want["mask"])
+    np.testing.assert_array_equal(logits[want["mask"]], plain[want["mask"]])
+    assert np.isfinite(logits).all()  # pads see nothing and give no NaN (B10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("first", [1, 17], ids=["token_by_token", "prefill"])
+def test_cached_equals_uncached(name, first):
+    """The cache has slots to spare, so empty slots must be inert too."""
+    want, ckpt = expected(name), checkpoint(name)
+    tokens, mask = jnp.asarray(want["tokens"]), jnp.asarray(want["mask"])
+    step = jax.jit(lambda t, m, c: ckpt.model.apply(ckpt.params, t, m, cache=c))
+    cache, pieces, at = empty_cache(ckpt.config, 3, 29), [], 0
+    while at < tokens.shape[1]:
+        end = first if at == 0 else at + 1
+        out = step(tokens[:, at:end], mask[:, at:end], cache)
+        cache, at = out.cache, end
+        pieces.append(out.logits)
+    logits = np.concatenate(pieces, axis=1)
+    np.testing.assert_allclose(
+        logits[want["mask"]], want["logits"][want["mask"]], atol=TOLERANCE, rtol=0
+    )
+
+
+def test_sliding_window_matters():
+    """Without its window phi3 gives other logits from the eighth token on, and only there."""
+    ckpt, row = checkpoint("phi3"), rows_of("phi3")[0]
+    assert ckpt.config.sliding_window == 7
+    wide = ckpt.model.clone(config=ckpt.config.__class__(
+        **{**vars(ckpt.config), "sliding_window": None}))  # fmt: skip
+    logits = np.asarray(wide.apply(ckpt.params, jnp.asarray([row])).logits[0])
+    gap = np.abs(logits - expected("phi3")["logits"][0]).max(axis=1)
+    assert gap[:7].max() < TOLERANCE
+    assert gap[7:].min() > 0.01
+
+
+def test_written_by_hugging_faces_flax_classes(shared):
+    folder = pathlib.Path(shared) / "fixtures" / "hf_flax" / "llama"
+    ckpt = load_checkpoint(folder)
+    with np.load(folder / "expected.npz", allow_pickle=False) as want:
+        real = want["attention_mask"].astype(bool)
+        out = jax.jit(ckpt.model.apply)(ckpt.params, jnp.asarray(want["input_ids"]), real)
+        np.testing.assert_allclose(
+            np.asarray(out.logits)[real], want["logits"][real], atol=1e-4, rtol=0
+        )
+        np.testing.assert_allclose(
+            np.asarray(out.hidden)[real], want["last_hidden"][real], atol=1e-4, rtol=0
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loads_in_half_precision(name):
+    """bfloat16 parameters give bfloat16 states near the float32 ones, and nothing overflows."""
+    want = expected(name)
+    ckpt = load_checkpoint(ROOT / name, dtype=jnp.bfloat16)
+    assert {x.dtype for x in jax.tree.leaves(ckpt.params)} == {jnp.dtype(jnp.bfloat16)}
+    out = jax.jit(ckpt.model.apply)(ckpt.params, want["tokens"], want["mask"])
+    assert out.logits.dtype == jnp.bfloat16
+    gap = np.asarray(out.logits, np.float32) - want["logits"]
+    scale = np.sqrt(np.mean(want["logits"][want["mask"]] ** 2))
+    assert np.sqrt(np.mean(gap[want["mask"]] ** 2)) < 0.05 * scale
