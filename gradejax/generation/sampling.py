@@ -42,7 +42,7 @@ def cut(logits, *, top_k: int = 0, top_p: float = 1.0):
 
     Top-k first, then top-p on what it kept, renormalised. A token is kept while the mass *before*
     it is under top_p: the smallest set that reaches it, at least one token (fault B07). Ties at
-    the k-th place are all kept.
+    the k-th place are all kept; of ties at the edge of top_p, the lowest ids.
 
     Args:
       logits: [..., V] float32, already divided by the temperature.
@@ -53,11 +53,13 @@ def cut(logits, *, top_k: int = 0, top_p: float = 1.0):
         bar = jax.lax.top_k(logits, top_k)[0][..., -1:]
         logits = jnp.where(logits < bar, -jnp.inf, logits)
     if top_p < 1.0:
-        ordered = jnp.sort(logits, axis=-1)[..., ::-1]
-        mass = jax.nn.softmax(ordered, axis=-1)
+        order = jnp.argsort(logits, axis=-1, descending=True)
+        mass = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1), axis=-1)
         before = jnp.cumsum(mass, axis=-1) - mass
-        bar = jnp.min(jnp.where(before < top_p, ordered, jnp.inf), axis=-1, keepdims=True)
-        logits = jnp.where(logits < bar, -jnp.inf, logits)
+        # A set that reaches top_p but for the sum's rounding has reached it.
+        keep = before < top_p * (1 - 1e-6)
+        keep = jnp.take_along_axis(keep, jnp.argsort(order, axis=-1), axis=-1)
+        logits = jnp.where(keep, logits, -jnp.inf)
     return logits
 
 

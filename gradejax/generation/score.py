@@ -7,7 +7,8 @@ from gradejax import ops
 from gradejax.models.decoder import Decoder
 
 
-def score(model: Decoder, params, tokens, mask, *, temperature: float = 1.0, chunk: int = 64):
+def score(model: Decoder, params, tokens, mask, *, temperature: float = 1.0, chunk: int = 64,
+          vocab: int | None = None):  # fmt: skip
     """Log-probability of every token given those before it in its row.
 
     Args:
@@ -16,6 +17,7 @@ def score(model: Decoder, params, tokens, mask, *, temperature: float = 1.0, chu
       tokens: [B, T] int32, prompt and reply; padding may stand on either side.
       mask: [B, T] bool, real tokens.
       temperature: > 0, the sampler's (fault A05).
+      vocab: the sampler's: ids from here on have probability 0 (B10).
       chunk: places whose logits are held at once; recomputed in the backward pass.
 
     Returns:
@@ -38,7 +40,11 @@ def score(model: Decoder, params, tokens, mask, *, temperature: float = 1.0, chu
         states, targets = piece
         logits = model.apply(params, states, method="logits")
         kind = jnp.promote_types(logits.dtype, jnp.float32)
-        return ops.token_logprobs(logits.astype(kind) / temperature, targets)
+        logits = logits.astype(kind) / temperature
+        if vocab is not None and vocab < logits.shape[-1]:
+            ids = jnp.arange(logits.shape[-1])
+            logits = jnp.where(ids[None, None, :] < vocab, logits, -jnp.inf)
+        return ops.token_logprobs(logits, targets)
 
     out = jax.lax.map(part, (shape(hidden[:, :-1]), shape(tokens[:, 1:])))
     out = jnp.moveaxis(out, 0, 1).reshape(batch, -1)[:, :places]

@@ -15,10 +15,15 @@ def load_tokenizer(path: str | pathlib.Path):
     folder = pathlib.Path(path)
     if not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
-    from transformers import AutoTokenizer  # slow to import; not needed for bare models
+    # Slow to import; not needed for bare models.
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    # tokenizer.json says everything, so it is used as written. AutoTokenizer would go by the
+    # model_type beside it and, for qwen2 say, build that family's own normaliser and splitting
+    # around the file's vocabulary: other ids than the model was trained with.
+    reader = PreTrainedTokenizerFast if (folder / "tokenizer.json").exists() else AutoTokenizer
     try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return reader.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
 

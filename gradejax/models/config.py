@@ -176,7 +176,7 @@ def decoder_config(raw: Mapping[str, Any]) -> DecoderConfig:
         head_dim=int(raw.get("head_dim") or width // heads),
         mlp_width=int(raw["intermediate_size"]),
         max_positions=int(raw.get("max_position_embeddings", 2048)),
-        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        norm_eps=float(raw.get("rms_norm_eps", 1e-5 if family == "phi3" else 1e-6)),
         activation=raw.get("hidden_act", "silu"),
         qkv_bias=family == "qwen2" or bool(raw.get("attention_bias", False)),
         out_bias=family == "llama" and bool(raw.get("attention_bias", False)),
@@ -221,6 +221,8 @@ def huggingface_config(config: DecoderConfig, **extra: Any) -> dict[str, Any]:
     }
     if config.family == "llama":
         raw |= {"attention_bias": config.qkv_bias, "mlp_bias": config.mlp_bias}
+    if config.family == "phi3":
+        raw["pad_token_id"] = None  # transformers' default, 32000, would lie outside a small vocab
     if config.head_dim * config.num_heads != config.width:
         raw["head_dim"] = config.head_dim
     if config.sliding_window is not None:

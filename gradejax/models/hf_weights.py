@@ -102,12 +102,10 @@ def _flax_msgpack(path: pathlib.Path) -> _Source:
     for name, array in flat.items():
         stem, _, leaf = name.rpartition(".")
         array = np.asarray(array)
-        if leaf == "kernel":
-            read[f"{stem}.weight"] = lambda a=array: a.T
-        elif leaf in ("embedding", "scale"):
-            read[f"{stem}.weight"] = lambda a=array: a
-        else:
-            read[name] = lambda a=array: a
+        ours = f"{stem}.weight" if leaf in ("kernel", "embedding", "scale") else name
+        if ours in read:
+            raise ValueError(f"tensor {ours!r} stands in {path} twice, once as {leaf!r}")
+        read[ours] = lambda a=array.T if leaf == "kernel" else array: a
     return _Source((path,), read)
 
 

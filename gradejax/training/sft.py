@@ -61,11 +61,15 @@ class Packed:
 
 
 def common_prefix(samples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
-    """The longest run of ids that every prompt begins with (a system prompt, as a rule)."""
+    """The longest run of ids that every prompt begins with (a system prompt, as a rule).
+
+    Each prompt keeps at least its last token to itself: the first token of its reply is predicted
+    from there, within the sample's own segment (fault B02).
+    """
     first = list(samples[0][0])
-    length = len(first)
+    length = max(len(first) - 1, 0)
     for prompt, _ in samples:
-        length = min(length, len(prompt))
+        length = min(length, max(len(prompt) - 1, 0))
         while first[:length] != list(prompt[:length]):
             length -= 1
     return first[:length]
@@ -239,16 +243,19 @@ def train_sft(
             rows = batch_rows(data.tokens.shape[0], config, step)
             state, metrics = step_fn(state, jax.tree.map(lambda x: x[rows], data))
             done = step + 1
-            if done % 50 == 0 or done == config.steps:
+            last = done == config.steps
+            log, save = done % 50 == 0 or last, done % save_every == 0 or last
+            if log or save:
                 metrics = {k: float(v) for k, v in metrics.items()}
-                if not np.isfinite(metrics["loss"]):
+                # The gradient too: the loss was taken before this step's update.
+                if not np.isfinite([metrics["loss"], metrics["grad_norm"]]).all():
                     raise FloatingPointError(
-                        f"loss is {metrics['loss']} at step {done}; the newest good checkpoint is "
-                        f"step {checkpoints.latest_step()}"
+                        f"loss is {metrics['loss']}, gradient norm {metrics['grad_norm']} at step "
+                        f"{done}; the newest good checkpoint is step {checkpoints.latest_step()}"
                     )
-                if on_step is not None:
-                    on_step(done, metrics)
-            if done % save_every == 0 or done == config.steps:
+            if log and on_step is not None:
+                on_step(done, metrics)
+            if save:
                 checkpoints.save(done, state)
         return state.params
     finally:
