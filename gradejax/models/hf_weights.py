@@ -105,7 +105,8 @@ def _flax_msgpack(path: pathlib.Path) -> _Source:
         ours = f"{stem}.weight" if leaf in ("kernel", "embedding", "scale") else name
         if ours in read:
             raise ValueError(f"tensor {ours!r} stands in {path} twice, once as {leaf!r}")
-        read[ours] = lambda a=array.T if leaf == "kernel" else array: a
+        array = array.T if leaf == "kernel" else array
+        read[ours] = lambda a=array: a
     return _Source((path,), read)
 
 
@@ -174,12 +175,11 @@ def _check_names(config: DecoderConfig, table, source: _Source, folder) -> None:
     missing, extra = sorted(known - found), sorted(found - known - ignored)
     if missing or extra:
         lines = [f"{folder} does not fit its config.json ({config.family}):"]
-        if missing:
-            lines.append(f"  missing tensors: {', '.join(missing[:10])}"
-                         + (f" and {len(missing) - 10} more" if len(missing) > 10 else ""))  # fmt: skip
-        if extra:
-            lines.append(f"  tensors that no parameter wants: {', '.join(extra[:10])}"
-                         + (f" and {len(extra) - 10} more" if len(extra) > 10 else ""))  # fmt: skip
+        for what, names in (("missing tensors", missing),
+                            ("tensors that no parameter wants", extra)):  # fmt: skip
+            if names:
+                more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+                lines.append(f"  {what}: {', '.join(names[:10])}{more}")
         raise ValueError("\n".join(lines))
 
 

@@ -241,7 +241,8 @@ def train_sft(
         step_fn = jax.jit(lambda s, b: sft_step(model, optimizer, s, b), donate_argnums=0)
         for step in range(int(state.step), config.steps):
             rows = batch_rows(data.tokens.shape[0], config, step)
-            state, metrics = step_fn(state, jax.tree.map(lambda x: x[rows], data))
+            batch = jax.tree.map(lambda x, rows=rows: x[rows], data)
+            state, metrics = step_fn(state, batch)
             done = step + 1
             last = done == config.steps
             log, save = done % 50 == 0 or last, done % save_every == 0 or last
