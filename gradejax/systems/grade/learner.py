@@ -1,0 +1,241 @@
+"""One CoGRPO step as a pure function: draw, reward, advantages, inner epochs, memory, statistics.
+
+The step is written once, for one device's share of a batch, with an optional named axis;
+``training.parallel`` alone wraps it.
+"""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from gradejax import ops
+from gradejax.coordination import calibration as calibration_lib
+from gradejax.coordination import memory as memory_lib
+from gradejax.coordination.calibration import Calibration
+from gradejax.coordination.depth import NUM_DEPTHS
+from gradejax.coordination.memory import Memory
+from gradejax.objectives import advantages as advantages_lib
+from gradejax.systems.grade import policy
+from gradejax.systems.grade.network import GateLogits, Network, Params, Shape, question
+from gradejax.systems.grade.objective import Counts, cost_share, loss, outcome
+from gradejax.types import Array, Batch
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything that a step changes; all of it is in the checkpoint.
+
+    params; opt_state; memory; calibration; ema, running mean of the reward (for baseline "ema");
+    key, the run's base key, never changed; step, batches done.
+    """
+
+    params: Params
+    opt_state: Any
+    memory: Memory
+    calibration: Calibration
+    ema: Array
+    key: Array
+    step: Array
+
+
+@flax.struct.dataclass
+class StepInput:
+    """A batch and π_ref's logits of its questions."""
+
+    batch: Batch
+    reference: GateLogits
+
+
+def make_optimizer(config) -> optax.GradientTransformation:
+    """Adam, after a global-norm clip if the config asks for one."""
+    adam = optax.adam(config.learning_rate)
+    if config.max_grad_norm:
+        return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), adam)
+    return adam
+
+
+def fresh_state(shape: Shape, params: Params, calibration: Calibration, key) -> TrainState:
+    """The state at step 0: empty memory, given statistics."""
+    config = shape.config
+    return TrainState(
+        params=params,
+        opt_state=make_optimizer(config).init(params),
+        memory=memory_lib.empty(config.memory_slots, config.d, shape.dtype),
+        calibration=calibration,
+        ema=jnp.zeros((), shape.dtype),
+        key=key,
+        step=jnp.zeros((), jnp.int32),
+    )
+
+
+def row_keys(key, step, ids):
+    """A key for each question and step: the same on any device and after any resume."""
+    step_key = jax.random.fold_in(key, step)
+    return jax.vmap(lambda i: jax.random.fold_in(step_key, i))(ids)
+
+
+def train_step(shape: Shape, state: TrainState, inputs: StepInput, *, axis_name=None):
+    """One batch: sampling, reward, advantages, ``inner_epochs`` optimizer steps, then the memory.
+
+    Args:
+      shape: static.
+      state: as it is; replicated over devices.
+      inputs: this device's questions.
+      axis_name: named axis over devices, or None.
+
+    Returns:
+      (new state, metrics: name → (sum, count), already summed over devices).
+    """
+    config, batch = shape.config, inputs.batch
+    records = batch.records
+    start = question(shape, state.params, batch, state.memory, state.calibration, own_slots=False)
+    keys = row_keys(state.key, state.step, records.ids)
+    rollout = policy.sample(
+        config, shape.pool, keys, start.logits, records.available, config.group_size
+    )
+    old_log_probs, free = policy.decisions(
+        config, shape.pool, start.logits, rollout, records.available
+    )
+    combined = Network(shape).apply(state.params.network, start, records, rollout,
+                                    method="combine")  # fmt: skip
+    rollout, old_log_probs, start, combined = jax.lax.stop_gradient(
+        (rollout, old_log_probs, start, combined)
+    )
+    result = outcome(shape, records, rollout, combined)
+    valid = records.valid[:, None] & (rollout.depth >= 0)
+    counts = Counts(
+        rollouts=ops.global_sum(valid.sum().astype(shape.dtype), axis_name),
+        questions=ops.global_sum(records.valid.sum().astype(shape.dtype), axis_name),
+    )
+    reward = result.reward.total
+    advantages, stats = _advantages(config, state, records.ids, reward, valid, axis_name)
+    optimizer = make_optimizer(config)
+    params, opt_state = state.params, state.opt_state
+    parts_log, norms = [], []
+    for _ in range(config.inner_epochs):
+        (_, parts), grads = jax.value_and_grad(
+            lambda p: loss(
+                shape, p, batch, state.memory, state.calibration, rollout, old_log_probs,
+                advantages, inputs.reference, valid, counts, axis_name,
+            ),
+            has_aux=True,
+        )(params)  # fmt: skip
+        # Each device holds its share of a sum: the gradients are summed once, never averaged.
+        grads = jax.tree.map(lambda g: ops.global_sum(g, axis_name), grads)
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        parts_log.append(parts)
+        norms.append(optax.global_norm(grads))
+    new_state = TrainState(
+        params=params,
+        opt_state=opt_state,
+        memory=_remember(state.memory, start.h0, combined.pooled, rollout, records, axis_name),
+        calibration=_recalibrate(config, state, start.raw, records, axis_name),
+        ema=advantages_lib.update_ema(state.ema, reward.reshape(-1), valid.reshape(-1),
+                                      decay=config.ema_decay, axis_name=axis_name),
+        key=state.key,
+        step=state.step + 1,
+    )  # fmt: skip
+    metrics = _metrics(shape, records, start, rollout, result, valid, advantages, stats,
+                       parts_log, norms, counts, axis_name)  # fmt: skip
+    return new_state, metrics
+
+
+def _advantages(config, state, ids, reward, valid, axis_name):
+    q, g = reward.shape
+    group_wise = config.baseline in ("group_mean", "leave_one_out")
+    # A question's rollouts lie on one device: only statistics of the whole batch cross devices.
+    advantages, stats = advantages_lib.group_relative(
+        reward.reshape(-1), jnp.repeat(ids, g), valid.reshape(-1), num_groups=q,
+        baseline=config.baseline, scale=config.scale, std_floor=config.std_floor,
+        ddof=config.ddof, ema=state.ema if config.baseline == "ema" else None,
+        axis_name=None if group_wise else axis_name,
+    )  # fmt: skip
+    return advantages.reshape(q, g), stats
+
+
+def _remember(memory, h0, pooled, rollout, records, axis_name) -> Memory:
+    values, written = memory_lib.rollout_values(pooled, rollout.depth)
+    rows = (h0, values, records.ids, written & records.valid)
+    if axis_name is not None:
+        rows = jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name, tiled=True), rows)
+    return memory_lib.write(memory, *rows)
+
+
+def _recalibrate(config, state, raw, records, axis_name) -> Calibration:
+    exists = records.available & records.valid[:, None]
+    sums = calibration_lib.moments(raw, exists, state.calibration.mean)
+    sums = jax.tree.map(lambda x: ops.global_sum(x, axis_name), sums)
+    return calibration_lib.update(state.calibration, sums, config.calibration_momentum)
+
+
+def _metrics(shape, records, start, rollout, result, valid, advantages, stats, parts_log, norms,
+             counts, axis_name):  # fmt: skip
+    """name → (sum, count) over all devices."""
+    config, pool = shape.config, shape.pool
+    dtype = shape.dtype
+    q, g = valid.shape
+    local = {}
+    number = valid.sum().astype(dtype)
+
+    def mean(name, values, mask=None):
+        mask = valid if mask is None else mask & valid
+        values = jnp.broadcast_to(values, valid.shape)
+        local[name] = (ops.masked_sum(values.astype(dtype), mask), mask.sum().astype(dtype))
+
+    reward = result.reward
+    mean("reward", reward.total)
+    for part in ("correctness", "system", "agents", "cost"):
+        mean(f"reward/{part}", getattr(reward, part))
+    mean("accuracy", result.correct)
+    mean("no_answer", result.answer < 0)
+    mean("cost", result.cost)
+    mean("cost_params", cost_share(shape, records, rollout.members))
+    mean("depth", rollout.depth)
+    for level in range(NUM_DEPTHS):
+        mean(f"depth/{level}", rollout.depth == level)
+    mean("agents", rollout.members.sum(-1))
+    mean("kept", rollout.kept.sum(-1))
+    mean("edges", rollout.edges.sum((-2, -1)))
+    for a, name in enumerate(pool.agents):
+        mean(f"usage/{name}", rollout.asked[..., a])
+    for m, name in enumerate(pool.managers):
+        mean(f"manager/{name}", rollout.manager == m, rollout.manager >= 0)
+    paid = rollout.members.at[..., -1].set(True)
+    mean("tokens", jnp.where(paid, records.tokens[:, None], 0).sum(-1))
+    for gate, value in policy.entropies(config, pool, start.logits, records.available).items():
+        local[f"entropy/{gate}"] = (
+            ops.masked_sum(value, records.valid), records.valid.sum().astype(dtype)
+        )  # fmt: skip
+    flat = (advantages.reshape(-1), result.correct.reshape(-1), jnp.repeat(records.ids, g))
+    constant = advantages_lib.abs_from_constant_groups(*flat, valid.reshape(-1), num_groups=q)
+    size = ops.masked_sum(jnp.abs(advantages), valid)
+    local["advantage/from_unvarying"] = (constant, size)
+    local["advantage/abs"] = (size, number)
+    zero = stats.zero_spread_groups.astype(dtype)
+    share = stats.groups.astype(dtype)
+    whole = config.baseline in ("group_mean", "leave_one_out")
+    local["advantage/zero_spread_groups"] = (zero, share) if whole else (zero * 0, share * 0)
+    last = parts_log[-1]
+    for name in ("policy", "kl", "supervised", "balance", "depth", "read"):
+        # Local shares sum to the global value: the count is one for all devices together.
+        local[f"loss/{name}"] = (getattr(last, name), number / jnp.maximum(counts.rollouts, 1))
+    total = (
+        last.policy + config.kl_weight * last.kl + config.supervised_weight * last.supervised
+        + config.balance_weight * last.balance + config.depth_weight * last.depth
+        + config.read_weight * last.read
+    )  # fmt: skip
+    local["loss"] = (total, number / jnp.maximum(counts.rollouts, 1))
+    if config.ratio == "component":
+        for k, name in enumerate(policy.COMPONENTS):
+            clipped, made = last.stats.clipped[k], last.stats.count[k]
+            local[f"clip_fraction/{name}"] = (clipped.astype(dtype), made.astype(dtype))
+    local["clip_fraction"] = (last.stats.clipped.sum().astype(dtype),
+                              last.stats.count.sum().astype(dtype))  # fmt: skip
+    metrics = {k: tuple(ops.global_sum(x, axis_name) for x in v) for k, v in local.items()}
+    # Gradients are already the same on every device.
+    metrics["grad_norm"] = (norms[-1].astype(dtype), jnp.ones((), dtype))
+    return metrics
