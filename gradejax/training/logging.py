@@ -10,11 +10,13 @@ import json
 import math
 import os
 import pathlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from gradejax.training.files import storage_errors, write_atomic
@@ -119,9 +121,8 @@ class RunLog:
 
     def __init__(self, metrics: str | os.PathLike, events: str | os.PathLike | None = None):
         self._path = pathlib.Path(metrics)
-        self._events = events
+        self._events = _Events(pathlib.Path(events)) if events is not None else None
         self._file = None
-        self._writer: SummaryWriter | None = None
         self.attempt = 0
 
     def begin(self, step: int) -> int:
@@ -148,12 +149,7 @@ class RunLog:
             # Unbuffered: a row is with the system at once, so a kill loses none that was written
             self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 closed in close()
         if self._events is not None:
-            if self._writer is not None:
-                self._writer.close()
-            # purge_step makes TensorBoard forget what an earlier attempt wrote after this step
-            self._writer = SummaryWriter(
-                str(self._events), purge_step=step + 1 if self.attempt > 1 or later else None
-            )
+            self._events.open(self.attempt, step, resumed=self.attempt > 1 or bool(later))
         return self.attempt
 
     def write(
@@ -171,27 +167,17 @@ class RunLog:
         """
         if self._file is None:
             raise RuntimeError("call begin(step) before write")
-        row = {"attempt": self.attempt, "step": step, **means, "seconds": dict(seconds or {})}
+        seconds = dict(seconds or {})
+        row = {"attempt": self.attempt, "step": step, **means, "seconds": seconds}
         with storage_errors(str(self._path), "rows written before are safe"):
             self._append(_line(row).encode())
-        if self._writer is not None:
-            values = []
-            scalars = {**means, **{f"seconds/{k}": v for k, v in row["seconds"].items()}}
-            for name, value in scalars.items():
-                parts = enumerate(value) if isinstance(value, list) else [(None, value)]
-                values += [
-                    Summary.Value(tag=name if i is None else f"{name}/{i}", simple_value=v)
-                    for i, v in parts
-                    if v is not None
-                ]
-            # One event a step: add_scalar would make one for every metric
-            self._writer.file_writer.add_summary(Summary(value=values), step)
+        if self._events is not None:
+            self._events.write(step, {**means, **{f"seconds/{k}": v for k, v in seconds.items()}})
 
     def close(self) -> None:
         self._close_file()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._events is not None:
+            self._events.close()
 
     def _append(self, line: bytes) -> None:
         start = self._file.tell()
@@ -213,3 +199,51 @@ class RunLog:
 
     def __exit__(self, *_):
         self.close()
+
+
+class _Events:
+    """TensorBoard event files of a run.
+
+    tensorboardX's SummaryWriter is left out on purpose: it writes from a thread behind a short
+    queue, so a full disk ends the thread and then blocks the run for ever, and two writers opened
+    within a second overwrite one file.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+        self._writer: EventsWriter | None = None
+        self._opened = 0
+
+    def open(self, attempt: int, step: int, *, resumed: bool) -> None:
+        self.close()
+        self._opened += 1
+        with storage_errors(str(self._folder)):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            suffix = f".{attempt}-{self._opened}"
+            self._writer = EventsWriter(str(self._folder / "events"), suffix)
+        if resumed:
+            # TensorBoard then forgets what an earlier attempt wrote from this step on.
+            self._add(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, step: int, means: Mapping[str, Any]) -> None:
+        values = []
+        for name, value in means.items():
+            many = isinstance(value, list)
+            values += [
+                Summary.Value(tag=f"{name}/{i}" if many else name, simple_value=v)
+                for i, v in enumerate(value if many else [value])
+                if v is not None
+            ]
+        self._add(Event(step=step, summary=Summary(value=values)))
+
+    def _add(self, event) -> None:
+        event.wall_time = time.time()
+        with storage_errors(str(self._folder), "metrics.jsonl holds every row"):
+            self._writer.write_event(event)
+            self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            with storage_errors(str(self._folder), "metrics.jsonl holds every row"):
+                writer, self._writer = self._writer, None
+                writer.close()
