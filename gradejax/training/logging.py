@@ -213,6 +213,7 @@ class _Events:
         self._folder = folder
         self._writer: EventsWriter | None = None
         self._opened = 0
+        self._flushed = 0.0
 
     def open(self, attempt: int, step: int, *, resumed: bool) -> None:
         self.close()
@@ -240,7 +241,9 @@ class _Events:
         event.wall_time = time.time()
         with storage_errors(str(self._folder), "metrics.jsonl holds every row"):
             self._writer.write_event(event)
-            self._writer.flush()
+            if event.wall_time - self._flushed > 5:  # a flush waits for the disk: milliseconds
+                self._writer.flush()
+                self._flushed = event.wall_time
 
     def close(self) -> None:
         if self._writer is not None:
