@@ -41,7 +41,8 @@ def unbroken(tmp_path_factory):
 def test_the_toy_learns_and_its_rows_are_whole(unbroken):
     _, rows = unbroken
     assert [r["step"] for r in rows] == list(range(1, 24))
-    assert rows[-1]["loss"] < 0.2 * rows[0]["loss"]
+    losses = [r["loss"] for r in rows]
+    assert np.mean(losses[-10:]) < 0.2 * np.mean(losses[:5])
     assert [r["batch_step"] for r in rows] == list(range(23))  # batch n feeds step n + 1
     assert len(rows[0]["usage"]) == 3
 
