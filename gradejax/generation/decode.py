@@ -119,6 +119,8 @@ def left_pad(prompts: Sequence[Sequence[int]], rows: int, length: int):
 
 def check_prompts(model: Decoder, prompts, max_new_tokens: int) -> None:
     """Raise ValueError for an empty prompt, an id out of range or one that cannot fit (B08)."""
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
     limit = model.config.max_positions
     for i, prompt in enumerate(prompts):
         if not len(prompt):

@@ -1,0 +1,177 @@
+"""Replies: against torch's greedy texts, and whatever must not change them."""
+
+import jax
+import numpy as np
+import pytest
+from hf_folders import NAMES, checkpoint, expected, rows_of
+
+from gradejax.generation import decode
+from gradejax.generation.decode import BUCKETS, bucket, generate, left_pad
+from gradejax.generation.sampling import GREEDY, Sampling
+
+WARM = Sampling(temperature=1.0)
+
+
+def run(name, prompts, **options):
+    ckpt = checkpoint(name)
+    options = {"max_new_tokens": 17, "stop_ids": (), "sampling": GREEDY, "batch_size": 5,
+               "seeds": range(len(prompts))} | options  # fmt: skip
+    return generate(ckpt.model, ckpt.params, prompts, **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_greedy_texts_are_torchs(name):
+    """Padded rows too; without stop ids, and with the union of both configs' (B03)."""
+    prompts, want = rows_of(name), expected(name)
+    free = run(name, prompts)
+    assert [g.tokens for g in free] == want["free"].tolist()
+    assert {g.finish_reason for g in free} == {"length"}
+    stopped = run(name, prompts, stop_ids=checkpoint(name).generation_stop_ids)
+    assert [g.tokens for g in stopped] == [[t for t in row if t >= 0]
+                                           for row in want["greedy"].tolist()]  # fmt: skip
+    assert stopped[0].finish_reason == "stop"
+    # B04, T9: the stop token is kept with its log-probability, and nothing after it.
+    assert stopped[0].tokens[-1] in checkpoint(name).generation_stop_ids
+    assert all(len(g.tokens) == len(g.logprobs) for g in stopped)
+    n = len(stopped[0].tokens)
+    assert n < 17
+    np.testing.assert_allclose(stopped[0].logprobs, free[0].logprobs[:n], atol=1e-5)
+
+
+def test_immediate_stop_is_length_one():
+    first = run("llama", rows_of("llama")[:1])[0].tokens[0]
+    reply = run("llama", rows_of("llama")[:1], stop_ids=(first,))[0]
+    assert reply.tokens == [first] and reply.finish_reason == "stop"
+
+
+def test_stop_token_in_the_last_place_is_a_stop():
+    """The limit and the end meet: the reply is whole, not cut."""
+    want = expected("phi3")["free"][0].tolist()
+    n = next(i for i in range(3, 17) if want[i] not in want[:i]) + 1
+    prompt = rows_of("phi3")[:1]
+    stop = run("phi3", prompt, stop_ids=(want[n - 1],), max_new_tokens=n)[0]
+    assert stop.tokens == want[:n] and stop.finish_reason == "stop"
+    cut = run("phi3", prompt, stop_ids=(want[n - 1],), max_new_tokens=n - 1)[0]
+    assert cut.tokens == want[: n - 1] and cut.finish_reason == "length"
+
+
+@pytest.mark.parametrize("name", ["phi3", "qwen2"])
+def test_a_row_does_not_depend_on_its_batch(name):
+    """B01, T25: alone, in batches of 2 and 7, in other order, behind 3, 16 and more pads."""
+    prompts = [*rows_of(name), rows_of(name)[0] * 2, rows_of(name)[1][:3]]
+    seeds = [11, 12, 13, 14, 15]
+    options = {"sampling": WARM, "stop_ids": (7, 8)}
+    solo = [run(name, [p], seeds=[s], batch_size=1, **options)[0]
+            for p, s in zip(prompts, seeds, strict=True)]  # fmt: skip
+    for size in (2, 7):
+        batch = run(name, prompts[::-1], seeds=seeds[::-1], batch_size=size, **options)[::-1]
+        for one, other in zip(solo, batch, strict=True):
+            assert one.tokens == other.tokens and one.finish_reason == other.finish_reason
+            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=2e-5)
+            np.testing.assert_allclose(one.hidden, other.hidden, atol=2e-5)
+
+
+def test_group_members_differ_and_seeds_repeat():
+    """B09: eight answers to one prompt; one seed twice is the same answer."""
+    prompt = rows_of("qwen2")[2]
+    group = run("qwen2", [prompt] * 9, seeds=[*range(8), 0], sampling=WARM, max_new_tokens=6)
+    texts = [tuple(g.tokens) for g in group]
+    assert len(set(texts[:8])) > 4
+    assert texts[8] == texts[0]
+    again = run("qwen2", [prompt] * 8, seeds=range(8), sampling=WARM, max_new_tokens=6)
+    assert [tuple(g.tokens) for g in again] == texts[:8]
+    other = run("qwen2", [prompt] * 8, seeds=range(100, 108), sampling=WARM, max_new_tokens=6)
+    assert [tuple(g.tokens) for g in other] != texts[:8]
+
+
+def test_greedy_does_not_use_the_seed():
+    prompt = rows_of("qwen2")[2]
+    one, two = run("qwen2", [prompt] * 2, seeds=[1, 2])
+    assert one.tokens == two.tokens and one.logprobs == two.logprobs
+
+
+def test_top_1_and_tiny_temperature_are_greedy():
+    want = [g.tokens for g in run("llama", rows_of("llama"))]
+    for sampling in (Sampling(top_k=1), Sampling(top_p=1e-6), Sampling(temperature=1e-4)):
+        assert [g.tokens for g in run("llama", rows_of("llama"), sampling=sampling)] == want
+
+
+def test_ids_from_vocab_on_are_never_drawn():
+    """B10: embedding rows that the tokenizer cannot spell."""
+    replies = run("llama", rows_of("llama"), sampling=Sampling(temperature=3.0), vocab=41)
+    assert max(max(g.tokens) for g in replies) < 41
+    free = run("llama", rows_of("llama"), sampling=Sampling(temperature=3.0))
+    assert max(max(g.tokens) for g in free) >= 41
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "first"])
+def test_pooled_hidden_states(pooling):
+    """Of the reply's own tokens, the stop token included, from an uncached forward."""
+    ckpt, prompts = checkpoint("phi3"), rows_of("phi3")
+    replies = run("phi3", prompts, stop_ids=ckpt.generation_stop_ids, pooling=pooling)
+    assert len({len(g.tokens) for g in replies}) > 1
+    pool = {"mean": lambda h: h.mean(0), "last": lambda h: h[-1], "first": lambda h: h[0]}
+    tokens, mask = left_pad([[*p, *g.tokens] for p, g in zip(prompts, replies, strict=True)], 3, 41)
+    states = np.asarray(jax.jit(ckpt.model.apply)(ckpt.params, tokens, mask).hidden)
+    for row, reply in zip(states, replies, strict=True):
+        np.testing.assert_allclose(
+            reply.hidden, pool[pooling](row[-len(reply.tokens) :]), atol=2e-5
+        )
+
+
+def test_the_context_is_checked_before_decoding(monkeypatch):
+    """B08: past the cache's end the last slot would be overwritten without a word."""
+    monkeypatch.setattr(decode, "_decode", lambda *a, **k: pytest.fail("decoding began"))
+    with pytest.raises(ValueError, match=r"prompt 1 has 240 tokens; with 17 new .* context of 256"):
+        run("llama", [[5] * 239, [5] * 240])
+
+
+def test_the_last_slot_of_the_context_is_used():
+    """239 + 17 fit 256 exactly, and every token is the uncached model's own choice."""
+    ckpt, prompt = checkpoint("llama"), (rows_of("llama")[0] * 11)[:239]
+    reply = run("llama", [prompt], batch_size=1)[0]
+    row = np.asarray([[*prompt, *reply.tokens]])
+    logits = np.asarray(ckpt.model.apply(ckpt.params, row).logits)[0, 238:-1]
+    assert len(reply.tokens) == 17 and reply.tokens == logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    "prompts, options, words",
+    [
+        ([[4], []], {}, "prompt 1 is empty"),
+        ([[4, 113]], {}, "ids 4 to 113; the model knows 0 to 112"),
+        ([[-1, 4]], {}, "ids -1 to 4"),
+        ([[4], [5]], {"seeds": [1]}, "2 prompts, 1 seeds"),
+        ([[4]], {"pooling": "max"}, "'max'; choose from mean, last, first"),
+        ([[4]], {"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+    ],
+)
+def test_bad_calls(prompts, options, words):
+    with pytest.raises(ValueError, match=words):
+        run("llama", prompts, **options)
+
+
+def test_no_prompts_give_no_replies():
+    assert run("llama", []) == []
+
+
+def test_compilations_are_bounded(monkeypatch):
+    """T30: prompts of 1 to 200 tokens, one call each, trace once a bucket."""
+    traces = []
+    plain = decode.empty_cache
+    monkeypatch.setattr(
+        decode, "empty_cache", lambda c, b, n, d: traces.append(n - 2) or plain(c, b, n, d)
+    )
+    options = {"max_new_tokens": 2, "batch_size": 3, "stop_ids": (111,)}  # of this test alone
+    for n in range(1, 201, 3):
+        run("llama_sharded", [[5] * n], **options)
+    run("llama_sharded", [[5] * n for n in (200, 1, 31, 90)], **options)
+    assert sorted(traces) == [32, 64, 128, 192, 254]  # 256 cut to what the context leaves
+
+
+def test_bucket():
+    assert [bucket(n, 10**6) for n in (1, 32, 33, 200, 4096, 4097)] == [
+        32, 32, 64, 256, 4096, 5120,
+    ]  # fmt: skip
+    assert bucket(33, 50) == 50
+    assert list(BUCKETS) == sorted(BUCKETS)
