@@ -113,9 +113,9 @@ def train_step(shape: Shape, state: TrainState, inputs: StepInput, *, axis_name=
     reward = result.reward.total
     advantages, stats = _advantages(config, state, records.ids, reward, valid, axis_name)
     optimizer = make_optimizer(config)
-    params, opt_state = state.params, state.opt_state
-    parts_log, norms = [], []
-    for _ in range(config.inner_epochs):
+
+    def epoch(carry, _):
+        params, opt_state = carry
         (_, parts), grads = jax.value_and_grad(
             lambda p: loss(
                 shape, p, batch, state.memory, state.calibration, rollout, old_log_probs,
@@ -127,8 +127,13 @@ def train_step(shape: Shape, state: TrainState, inputs: StepInput, *, axis_name=
         grads = jax.tree.map(lambda g: ops.global_sum(g, axis_name), grads)
         updates, opt_state = optimizer.update(grads, opt_state, params)
         params = optax.apply_updates(params, updates)
-        parts_log.append(parts)
-        norms.append(optax.global_norm(grads))
+        return (params, opt_state), (parts, optax.global_norm(grads))
+
+    # A scan, not a Python loop: the gradient is compiled once however many epochs there are.
+    (params, opt_state), (parts, norms) = jax.lax.scan(
+        epoch, (state.params, state.opt_state), length=config.inner_epochs
+    )
+    last = jax.tree.map(lambda x: x[-1], parts)
     new_state = TrainState(
         params=params,
         opt_state=opt_state,
@@ -140,7 +145,7 @@ def train_step(shape: Shape, state: TrainState, inputs: StepInput, *, axis_name=
         step=state.step + 1,
     )  # fmt: skip
     metrics = _metrics(shape, records, start, rollout, result, valid, advantages, stats,
-                       parts_log, norms, counts, axis_name)  # fmt: skip
+                       last, norms[-1], counts, axis_name)  # fmt: skip
     return new_state, metrics
 
 
@@ -172,70 +177,74 @@ def _recalibrate(config, state, raw, records, axis_name) -> Calibration:
     return calibration_lib.update(state.calibration, sums, config.calibration_momentum)
 
 
-def _metrics(shape, records, start, rollout, result, valid, advantages, stats, parts_log, norms,
-             counts, axis_name):  # fmt: skip
+def _metrics(shape, records, start, rollout, result, valid, advantages, stats, last, norm, counts,
+             axis_name):  # fmt: skip
     """name → (sum, count) over all devices."""
     config, pool = shape.config, shape.pool
     dtype = shape.dtype
     q, g = valid.shape
-    local = {}
     number = valid.sum().astype(dtype)
-
-    def mean(name, values, mask=None):
-        mask = valid if mask is None else mask & valid
-        values = jnp.broadcast_to(values, valid.shape)
-        local[name] = (ops.masked_sum(values.astype(dtype), mask), mask.sum().astype(dtype))
-
     reward = result.reward
-    mean("reward", reward.total)
-    for part in ("correctness", "system", "agents", "cost"):
-        mean(f"reward/{part}", getattr(reward, part))
-    mean("accuracy", result.correct)
-    mean("no_answer", result.answer < 0)
-    mean("cost", result.cost)
-    mean("cost_params", cost_share(shape, records, rollout.members))
-    mean("depth", rollout.depth)
-    for level in range(NUM_DEPTHS):
-        mean(f"depth/{level}", rollout.depth == level)
-    mean("agents", rollout.members.sum(-1))
-    mean("kept", rollout.kept.sum(-1))
-    mean("edges", rollout.edges.sum((-2, -1)))
-    for a, name in enumerate(pool.agents):
-        mean(f"usage/{name}", rollout.asked[..., a])
-    for m, name in enumerate(pool.managers):
-        mean(f"manager/{name}", rollout.manager == m, rollout.manager >= 0)
     paid = rollout.members.at[..., -1].set(True)
-    mean("tokens", jnp.where(paid, records.tokens[:, None], 0).sum(-1))
+    managed = valid & (rollout.manager >= 0)
+    each = {
+        "reward": reward.total,
+        "reward/correctness": reward.correctness,
+        "reward/system": reward.system,
+        "reward/agents": reward.agents,
+        "reward/cost": reward.cost,
+        "accuracy": result.correct,
+        "no_answer": result.answer < 0,
+        "cost": result.cost,
+        "cost_params": cost_share(shape, records, rollout.members),
+        "depth": rollout.depth,
+        **{f"depth/{level}": rollout.depth == level for level in range(NUM_DEPTHS)},
+        "agents": rollout.members.sum(-1),
+        "kept": rollout.kept.sum(-1),
+        "edges": rollout.edges.sum((-2, -1)),
+        **{f"usage/{name}": rollout.asked[..., a] for a, name in enumerate(pool.agents)},
+        "tokens": jnp.where(paid, records.tokens[:, None], 0).sum(-1),
+        "advantage/abs": jnp.abs(advantages),
+    }
+    each = {k: (v, valid) for k, v in each.items()} | {
+        f"manager/{name}": (rollout.manager == m, managed) for m, name in enumerate(pool.managers)
+    }
+    # One reduction for all of them: dozens of small kernels would cost more than the step.
+    values = jnp.stack([v.astype(dtype) for v, _ in each.values()])
+    masks = jnp.stack([m for _, m in each.values()])
+    sums = jnp.where(masks, values, 0).sum((1, 2))
+    sizes = masks.sum((1, 2)).astype(dtype)
+    local = {name: (sums[i], sizes[i]) for i, name in enumerate(each)}
+    questions = records.valid.sum().astype(dtype)
     for gate, value in policy.entropies(config, pool, start.logits, records.available).items():
-        local[f"entropy/{gate}"] = (
-            ops.masked_sum(value, records.valid), records.valid.sum().astype(dtype)
+        local[f"entropy/{gate}"] = (ops.masked_sum(value, records.valid), questions)
+    constant = advantages_lib.abs_from_constant_groups(
+        advantages.reshape(-1), result.correct.reshape(-1), jnp.repeat(records.ids, g),
+        valid.reshape(-1), num_groups=q,
+    )  # fmt: skip
+    local["advantage/from_unvarying"] = (constant, local["advantage/abs"][0])
+    if config.baseline in ("group_mean", "leave_one_out"):
+        local["advantage/zero_spread_groups"] = (
+            stats.zero_spread_groups.astype(dtype), stats.groups.astype(dtype)
         )  # fmt: skip
-    flat = (advantages.reshape(-1), result.correct.reshape(-1), jnp.repeat(records.ids, g))
-    constant = advantages_lib.abs_from_constant_groups(*flat, valid.reshape(-1), num_groups=q)
-    size = ops.masked_sum(jnp.abs(advantages), valid)
-    local["advantage/from_unvarying"] = (constant, size)
-    local["advantage/abs"] = (size, number)
-    zero = stats.zero_spread_groups.astype(dtype)
-    share = stats.groups.astype(dtype)
-    whole = config.baseline in ("group_mean", "leave_one_out")
-    local["advantage/zero_spread_groups"] = (zero, share) if whole else (zero * 0, share * 0)
-    last = parts_log[-1]
+    # Local shares sum to the global value: their counts sum to one over all devices.
+    share = number / jnp.maximum(counts.rollouts, 1)
     for name in ("policy", "kl", "supervised", "balance", "depth", "read"):
-        # Local shares sum to the global value: the count is one for all devices together.
-        local[f"loss/{name}"] = (getattr(last, name), number / jnp.maximum(counts.rollouts, 1))
+        local[f"loss/{name}"] = (getattr(last, name), share)
     total = (
         last.policy + config.kl_weight * last.kl + config.supervised_weight * last.supervised
         + config.balance_weight * last.balance + config.depth_weight * last.depth
         + config.read_weight * last.read
     )  # fmt: skip
-    local["loss"] = (total, number / jnp.maximum(counts.rollouts, 1))
+    local["loss"] = (total, share)
     if config.ratio == "component":
         for k, name in enumerate(policy.COMPONENTS):
             clipped, made = last.stats.clipped[k], last.stats.count[k]
             local[f"clip_fraction/{name}"] = (clipped.astype(dtype), made.astype(dtype))
     local["clip_fraction"] = (last.stats.clipped.sum().astype(dtype),
                               last.stats.count.sum().astype(dtype))  # fmt: skip
-    metrics = {k: tuple(ops.global_sum(x, axis_name) for x in v) for k, v in local.items()}
+    packed = jnp.stack([jnp.stack(v) for v in local.values()])
+    packed = ops.global_sum(packed, axis_name)
+    metrics = {name: (packed[i, 0], packed[i, 1]) for i, name in enumerate(local)}
     # Gradients are already the same on every device.
-    metrics["grad_norm"] = (norms[-1].astype(dtype), jnp.ones((), dtype))
-    return metrics
+    return metrics | {"grad_norm": (norm.astype(dtype), jnp.ones((), dtype))}

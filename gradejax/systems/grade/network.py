@@ -49,7 +49,7 @@ class Question:
     """What the system knows of a question before any decision.
 
     h0 [Q, d] encoded question; h [Q, d] after the memory; raw [Q, N, d] messages m; messages
-    [Q, N, d] m̃, calibrated; logits.
+    [Q, N, d] m̃, calibrated; logits; cut_logits, the same values whose gradient stops at the gates.
     """
 
     h0: Array
@@ -57,6 +57,7 @@ class Question:
     raw: Array
     messages: Array
     logits: GateLogits
+    cut_logits: GateLogits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,17 @@ class Network(nn.Module):
         raw = self.raw_messages(records)
         messages = self.calibrate(raw, calibration)
         # A missing agent's message is a constant (β − γμ̂/σ̂); masks keep it out of everything.
-        return Question(h0, h, raw, messages, self.gates(h, messages))
+        # The regularisers see the same gates on inputs that are cut off: one call serves both.
+        inputs = jax.tree.map(
+            lambda x: jnp.concatenate([x, jax.lax.stop_gradient(x)]), (h, messages)
+        )
+        both = self.gates(*inputs)
+        q = h.shape[0]
+        return Question(
+            h0, h, raw, messages,
+            logits=jax.tree.map(lambda x: x[:q], both),
+            cut_logits=jax.tree.map(lambda x: x[q:], both),
+        )  # fmt: skip
 
     def combine(self, question: Question, records: Records, rollout: Rollout) -> Combined:
         """Scores the candidates of the rollouts; see ``coordination.combination``."""

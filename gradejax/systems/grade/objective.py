@@ -94,8 +94,7 @@ class LossParts:
     stats: SurrogateStats
 
 
-def regularisers(shape: Shape, params: Params, state: Question, records: Records, counts: Counts,
-                 axis_name=None):  # fmt: skip
+def regularisers(shape: Shape, state: Question, records: Records, counts: Counts, axis_name=None):
     """λ_bal (A Σ p̃_a² − 1), λ_D E[ℓ]/(D − 1), λ_R mean r_ab, unweighted [choice of forms].
 
     Only the gates learn from them: their inputs are cut off (stop_gradient).
@@ -103,8 +102,7 @@ def regularisers(shape: Shape, params: Params, state: Question, records: Records
     Returns:
       Local shares (balance, depth, read).
     """
-    h, messages = jax.lax.stop_gradient((state.h, state.messages))
-    logits = Network(shape).apply(params.network, h, messages, method="gates")
+    logits = state.cut_logits
     valid = records.valid
     agents = records.available[:, :-1] & valid[:, None]
     # p̃ is nonlinear in batch means: sums over devices inside, divided by their number, so that
@@ -112,7 +110,7 @@ def regularisers(shape: Shape, params: Params, state: Question, records: Records
     asked = ops.global_sum(ops.masked_sum(subset.marginals(logits.scores, agents), valid, axis=0),
                            axis_name)  # fmt: skip
     share = ops.safe_divide(asked, jnp.broadcast_to(asked.sum(), asked.shape))
-    devices = ops.global_sum(jnp.ones((), h.dtype), axis_name)
+    devices = ops.global_sum(jnp.ones((), shape.dtype), axis_name)
     balance = jnp.where(asked.sum() > 0, shape.pool.num_agents * (share**2).sum() - 1, 0) / devices
     depths = categorical.probs(logits.depth, allowed_depths(records.available))
     expected = (depths * jnp.arange(NUM_DEPTHS, dtype=depths.dtype)[None]).sum(-1)
@@ -171,7 +169,7 @@ def loss(
         combination.log_probs(combined), records.gold, combined.candidates
     )
     supervised = -ops.masked_sum(gold, valid) / n
-    balance, depth, read = regularisers(shape, params, state, records, counts, axis_name)
+    balance, depth, read = regularisers(shape, state, records, counts, axis_name)
     total = (
         surrogate
         + config.kl_weight * divergence
