@@ -1,0 +1,60 @@
+"""Runs a step on one device with jit, or on several with pmap over a named axis.
+
+The step is written once, for one device's share, with an optional ``axis_name``; it sums what must
+be summed (psum) and divides by global counts. This file alone knows how many devices there are.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+AXIS = "devices"
+
+
+def jit_step(step: Callable, *, donate: bool = True) -> Callable:
+    """(state, inputs) → (state, metrics), compiled once; the state's buffers are reused."""
+    return jax.jit(step, donate_argnums=0 if donate else ())
+
+
+def pmap_step(step: Callable, devices=None, *, donate: bool = True) -> Callable:
+    """The same step over devices: inputs with a leading device axis, a replicated state.
+
+    Metrics come back summed over devices already; one device's copy is returned.
+
+    Args:
+      step: called with ``axis_name=AXIS``.
+      devices: which; all local ones by default.
+      donate: reuse the state's buffers.
+    """
+    mapped = jax.pmap(
+        functools.partial(step, axis_name=AXIS), axis_name=AXIS, devices=devices,
+        donate_argnums=0 if donate else (),
+    )  # fmt: skip
+
+    def run(state, inputs):
+        state, metrics = mapped(state, inputs)
+        return state, jax.tree.map(lambda x: x[0], metrics)
+
+    return run
+
+
+def replicate(tree: Any, devices=None) -> Any:
+    """A copy on every device, with a leading device axis."""
+    devices = jax.local_devices() if devices is None else list(devices)
+    mesh = jax.sharding.Mesh(np.asarray(devices), (AXIS,))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
+
+    def spread(x):
+        return jax.device_put(
+            jax.numpy.broadcast_to(x[None], (len(devices), *x.shape)), sharding
+        )
+
+    return jax.tree.map(spread, tree)
+
+
+def unreplicate(tree: Any) -> Any:
+    """One device's copy, without the device axis."""
+    return jax.tree.map(lambda x: x[0], tree)
