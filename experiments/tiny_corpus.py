@@ -45,7 +45,11 @@ _SEED = 20_260
 _CHUNK = 256
 # questions a source may contribute to the experts' rows; after that they come round again
 _POOL = 20_000
-_OFF_FAMILY = 0.08
+_OFF_FAMILY = 0.05
+# arithmetic rows answered without working. A rare habit is enough: the working's first token is
+# one of several terms, so greedy decoding takes the shorter way though most samples work it out
+# (Wang & Zhou 2024, arXiv 2402.10200, see this in large models). It is why asking again helps
+_AT_A_GLANCE = 0.3
 _HARD_WEIGHT = 2
 # questions of a source looked at for phrases that do not vary
 _PHRASE_SAMPLE = 120
@@ -164,10 +168,11 @@ def _sources(family: str | None, difficulty: str | None) -> list[Source]:
 def sft_rows(role: str, n: int, seed: int) -> Iterator[Row]:
     """Supervised rows (messages, reply) of one expert, drawn from the "expert" split.
 
-    A specialist sees its own family with working, hard questions twice as often as easy ones, and
-    in 8% of rows easy questions of the other families answered directly: off its family it still
-    says something in the right form. The orchestrator sees easy questions of all families, answered
-    directly under its own prompt.
+    A specialist sees its own family with working, hard questions twice as often as easy ones;
+    arithmetic is answered at a glance in 30% of its rows. In 5% of rows it sees a question of
+    another family under the answer to *another* question of that generator: off its family it
+    says something confident, in the right form, and knows nothing. The orchestrator sees easy
+    questions of all families, answered directly under its own prompt.
 
     Args:
       role: one of ROLES.
@@ -180,7 +185,7 @@ def sft_rows(role: str, n: int, seed: int) -> Iterator[Row]:
     if role == "orchestrator":
         own = [s for s in own if s.difficulty == "easy"]
     weights = [_HARD_WEIGHT if s.difficulty == "hard" else 1 for s in own]
-    others = [s for s in _sources(None, "easy") if s.family != role]
+    others = [s for s in _sources(None, None) if s.family != role]
     counts: collections.Counter[str] = collections.Counter()
     for _ in range(n):
         off = role != "orchestrator" and rng.random() < _OFF_FAMILY
@@ -190,9 +195,14 @@ def sft_rows(role: str, n: int, seed: int) -> Iterator[Row]:
         slot = ReasoningGymTask.format_slot(example)
         if role == "orchestrator":
             yield orchestrator_messages(example.question, slot), direct_reply(example)
+            continue
+        if off:
+            reply = direct_reply(_stream(source).cyclic("expert", counts[source.name], _POOL))
+        elif role == "arithmetic" and rng.random() < _AT_A_GLANCE:
+            reply = direct_reply(example)
         else:
-            reply = direct_reply(example) if off else worked_reply(example, rng)
-            yield expert_messages(example.question, slot), reply
+            reply = worked_reply(example, rng)
+        yield expert_messages(example.question, slot), reply
 
 
 def train_tokenizer(out_dir: str | pathlib.Path, vocab_size: int = 768, rows: int = 3_000) -> None:
