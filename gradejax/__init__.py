@@ -1,0 +1,13 @@
+"""gradejax: train the small layer that coordinates a pool of frozen language models."""
+
+__version__ = "0.1.0"
+__all__ = ["restore"]
+
+
+def __getattr__(name: str):
+    # Imported on first use: the engine underneath should load without orbax or tokenizers.
+    if name == "restore":
+        from gradejax.training.restore import restore
+
+        return restore
+    raise AttributeError(f"module 'gradejax' has no attribute {name!r}")

@@ -78,7 +78,8 @@ def states_below(
     for at in range(0, len(order), batch_size):
         rows = order[at : at + batch_size]
         length = -(-max(len(questions[i]) for i in rows) // 32) * 32
-        tokens, mask = np.zeros((batch_size, length), np.int32), np.zeros((batch_size, length), bool)
+        tokens = np.zeros((batch_size, length), np.int32)
+        mask = np.zeros((batch_size, length), bool)
         for r, i in enumerate(rows):
             tokens[r, : len(questions[i])] = questions[i]
             mask[r, : len(questions[i])] = True

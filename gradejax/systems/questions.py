@@ -144,7 +144,9 @@ def candidates_of(
         letters = [chr(ord("A") + i) for i in range(len(example.choices))]
         texts = tuple(f"{a}. {t}" for a, t in zip(letters, example.choices, strict=True))
         said = [letters.index(a) if a in letters else NO_ANSWER for a in answers]
-        return texts, said, letters.index(example.answer)
+        # At inference the gold answer is unknown: it may be empty.
+        gold = letters.index(example.answer) if example.answer in letters else NO_ANSWER
+        return texts, said, gold
     columns: dict[str, int] = {}
     said = [NO_ANSWER if a is None else columns.setdefault(a, len(columns)) for a in answers]
     gold = {
