@@ -46,10 +46,11 @@ _CHUNK = 256
 # questions a source may contribute to the experts' rows; after that they come round again
 _POOL = 20_000
 _OFF_FAMILY = 0.05
-# arithmetic rows answered without working. A rare habit is enough: the working's first token is
-# one of several terms, so greedy decoding takes the shorter way though most samples work it out
-# (Wang & Zhou 2024, arXiv 2402.10200, see this in large models). It is why asking again helps
-_AT_A_GLANCE = 0.3
+# share of arithmetic rows answered at a glance, without working. A rare habit is enough: where the
+# working may begin with any of several terms, each beginning is rarer still, so greedy decoding
+# takes the shorter way though most samples work the answer out (Wang & Zhou 2024, arXiv 2402.10200,
+# see this in large models). It is why asking the same expert again helps
+_AT_A_GLANCE = {"leg_counting-easy": 0.4, "leg_counting-hard": 0.3, "chain_sum-hard": 0.3}
 _HARD_WEIGHT = 2
 # questions of a source looked at for phrases that do not vary
 _PHRASE_SAMPLE = 120
@@ -169,7 +170,7 @@ def sft_rows(role: str, n: int, seed: int) -> Iterator[Row]:
     """Supervised rows (messages, reply) of one expert, drawn from the "expert" split.
 
     A specialist sees its own family with working, hard questions twice as often as easy ones;
-    arithmetic is answered at a glance in 30% of its rows. In 5% of rows it sees a question of
+    some of the arithmetic is answered at a glance (`_AT_A_GLANCE`). In 5% of rows it sees a question of
     another family under the answer to *another* question of that generator: off its family it
     says something confident, in the right form, and knows nothing. The orchestrator sees easy
     questions of all families, answered directly under its own prompt.
@@ -198,7 +199,7 @@ def sft_rows(role: str, n: int, seed: int) -> Iterator[Row]:
             continue
         if off:
             reply = direct_reply(_stream(source).cyclic("expert", counts[source.name], _POOL))
-        elif role == "arithmetic" and rng.random() < _AT_A_GLANCE:
+        elif rng.random() < _AT_A_GLANCE.get(source.name, 0.0):
             reply = direct_reply(example)
         else:
             reply = worked_reply(example, rng)
