@@ -170,10 +170,10 @@ def sft_rows(role: str, n: int, seed: int) -> Iterator[Row]:
     """Supervised rows (messages, reply) of one expert, drawn from the "expert" split.
 
     A specialist sees its own family with working, hard questions twice as often as easy ones;
-    some of the arithmetic is answered at a glance (`_AT_A_GLANCE`). In 5% of rows it sees a question of
-    another family under the answer to *another* question of that generator: off its family it
-    says something confident, in the right form, and knows nothing. The orchestrator sees easy
-    questions of all families, answered directly under its own prompt.
+    some of the arithmetic is answered at a glance (`_AT_A_GLANCE`). In 5% of rows it sees a
+    question of another family under the answer to *another* question of that generator: off its
+    family it says something confident, in the right form, and knows nothing. The orchestrator
+    sees easy questions of all families, answered directly under its own prompt.
 
     Args:
       role: one of ROLES.
