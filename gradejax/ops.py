@@ -11,6 +11,8 @@ Three rules hold throughout:
   infinity in padding is inert (``0 * nan`` would not be).
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,10 +124,40 @@ def masked_log_softmax(logits, mask=None, axis: int = -1) -> Array:
     Gradients at forbidden entries are exactly 0. A logit of -inf counts as not allowed.
     """
     logits = as_float(logits)
-    total = jnp.expand_dims(log_normalizer(logits, mask, axis), axis)
     allowed = _allowed(logits, mask)
-    safe = jnp.where(allowed, logits, 0.0) - jnp.where(jnp.isneginf(total), 0.0, total)
-    return jnp.where(allowed, safe, -jnp.inf)
+    return _log_softmax(jnp.where(allowed, logits, 0.0), allowed, axis)
+
+
+# The derivatives of this and the next functions are written out, exact at every point: what
+# autodiff makes of the guards below is several times as many kernels to compile.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _log_softmax(logits, allowed, axis):
+    highest = jnp.where(allowed, logits, -jnp.inf).max(axis, keepdims=True)
+    shifted = logits - jnp.where(jnp.isneginf(highest), 0.0, highest)
+    total = jnp.where(allowed, jnp.exp(shifted), 0.0).sum(axis, keepdims=True)
+    return jnp.where(allowed, shifted - jnp.log(total), -jnp.inf)
+
+
+@_log_softmax.defjvp
+def _log_softmax_jvp(axis, primals, tangents):
+    logits, allowed = primals
+    value = _log_softmax(logits, allowed, axis)
+    step = jnp.where(allowed, tangents[0], 0.0)
+    mean = (jnp.exp(value) * step).sum(axis, keepdims=True)
+    return value, jnp.where(allowed, step - mean, 0.0)
+
+
+@jax.custom_jvp
+def log_sigmoids(logits) -> tuple[Array, Array]:
+    """``log p`` and ``log(1 - p)`` of Bernoulli logits, each to working precision at any size."""
+    tail = jnp.log1p(jnp.exp(-jnp.abs(logits)))
+    return jnp.minimum(logits, 0.0) - tail, jnp.minimum(-logits, 0.0) - tail
+
+
+@log_sigmoids.defjvp
+def _log_sigmoids_jvp(primals, tangents):
+    on, off = log_sigmoids(*primals)
+    return (on, off), (jnp.exp(off) * tangents[0], -jnp.exp(on) * tangents[0])
 
 
 def log_normalizer_nonempty(logits, mask=None, axis: int = -1) -> Array:
@@ -148,13 +180,53 @@ def log_normalizer_nonempty(logits, mask=None, axis: int = -1) -> Array:
     """
     logits = as_float(logits)
     allowed = _allowed(logits, mask)
-    some = allowed.any(axis)
-    safe = jnp.where(allowed, logits, 0.0)
-    log_none = jnp.where(allowed, jax.nn.log_sigmoid(-safe), 0.0).sum(axis)
+    logits, allowed = jnp.moveaxis(logits, axis, -1), jnp.moveaxis(allowed, axis, -1)
+    return log_normalizers_nonempty(logits, allowed[..., None, :])[..., 0]
+
+
+def log_normalizers_nonempty(logits, masks) -> Array:
+    """``log_normalizer_nonempty`` of several sets of the same Bernoullis.
+
+    Args:
+      logits: [..., A].
+      masks: bool [..., K, A], the allowed entries of each set.
+
+    Returns:
+      [..., K].
+    """
+    logits = as_float(logits)
+    somewhere = masks.any(-2)
+    return _log_some(jnp.where(somewhere, logits, 0.0), masks)
+
+
+@jax.custom_jvp
+def _log_some(logits, masks):
+    return _log_none_and_some(logits, masks)[1]
+
+
+def _log_none_and_some(logits, masks):
+    on, off = log_sigmoids(logits)
+    log_none = jnp.where(masks, off[..., None, :], 0.0).sum(-1)
+    kept = jnp.where(masks, on[..., None, :], -jnp.inf)
+    highest = jnp.where(masks.any(-1), kept.max(-1), 0.0)
+    # With all p below rounding, log Z = log sum p: no p is close to 1, so on = log p.
+    limit = highest + jnp.log(jnp.exp(kept - highest[..., None]).sum(-1))
     rare = log_none > -jnp.finfo(logits.dtype).eps
-    common = log1mexp(jnp.where(rare | ~some, -1.0, log_none))
-    limit = log_normalizer(jax.nn.log_sigmoid(safe), allowed, axis)
-    return jnp.where(some, jnp.where(rare, jnp.where(some, limit, 0.0), common), 0.0)
+    common = jnp.where(
+        log_none > -np.log(2.0), jnp.log(-jnp.expm1(log_none)), jnp.log1p(-jnp.exp(log_none))
+    )
+    value = jnp.where(rare, limit, common)
+    return log_none, jnp.where(masks.any(-1), value, 0.0)
+
+
+@_log_some.defjvp
+def _log_some_jvp(primals, tangents):
+    # d log Z / d s_i = p_i prod_j (1 - p_j) / Z, in logs: exact in both regimes.
+    logits, masks = primals
+    log_none, value = _log_none_and_some(logits, masks)
+    on, _ = log_sigmoids(logits)
+    slope = jnp.where(masks, jnp.exp(on[..., None, :] + (log_none - value)[..., None]), 0.0)
+    return value, (slope * tangents[0][..., None, :]).sum(-1)
 
 
 def token_logprobs(logits, tokens, *, temperature: float = 1.0, allowed=None) -> Array:

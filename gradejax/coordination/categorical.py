@@ -41,8 +41,9 @@ def log_prob(choice, logits, allowed) -> Array:
     choice = jnp.asarray(choice)
     all_log_probs = masked_log_softmax(logits, allowed)
     all_log_probs = jnp.broadcast_to(all_log_probs, (*choice.shape, logits.shape[-1]))
-    index = jnp.maximum(choice, 0)[..., None]
-    value = jnp.take_along_axis(all_log_probs, index, axis=-1)[..., 0]
+    # A selection, not a gather, whose gradient would be a scatter.
+    chosen = jax.nn.one_hot(choice, logits.shape[-1], dtype=bool)
+    value = jnp.where(chosen, all_log_probs, 0.0).sum(-1)
     decided = (choice >= 0) & allowed.any(-1)
     return jnp.where(decided, value, 0.0)
 
@@ -54,11 +55,16 @@ def sample(key, logits, allowed, shape: tuple[int, ...] | None = None) -> Array:
     """
     logits, allowed = aligned(logits, allowed)
     shape = logits.shape[:-1] if shape is None else tuple(shape)
-    full = (*shape, logits.shape[-1])
-    kept = jnp.broadcast_to(jnp.where(allowed, logits, -jnp.inf), full)
-    some = jnp.broadcast_to(allowed.any(-1), shape)
-    choice = jax.random.categorical(key, jnp.where(some[..., None], kept, 0.0), axis=-1)
-    return jnp.where(some, choice, NO_CHOICE).astype(jnp.int32)
+    return from_gumbel(
+        jax.random.gumbel(key, (*shape, logits.shape[-1]), logits.dtype), logits, allowed
+    )
+
+
+def from_gumbel(noise, logits, allowed) -> Array:
+    """The choice that standard Gumbel noise [..., N] selects; ``sample`` without its key."""
+    logits, allowed = aligned(logits, allowed)
+    logits, allowed = jnp.broadcast_to(logits, noise.shape), jnp.broadcast_to(allowed, noise.shape)
+    return mode(logits + noise, allowed)
 
 
 def mode(logits, allowed) -> Array:

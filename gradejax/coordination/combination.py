@@ -262,9 +262,10 @@ def gold_log_prob(log_p: Array, gold: Array, candidates: Array) -> tuple[Array, 
       present [..., G]: gold is a candidate; the reward uses its clamp where it is not.
     """
     index, present = gold_index(gold, candidates)
-    known = jnp.take_along_axis(candidates, index[..., None], axis=-1)[..., 0]
+    # A selection, not a gather, whose gradient would be a scatter.
+    column = jax.nn.one_hot(index, candidates.shape[-1], dtype=bool)
+    known = (column & candidates).any(-1)
     if log_p.ndim == candidates.ndim + 1:
-        index, known = index[..., None], known[..., None]
-    index = jnp.broadcast_to(index, log_p.shape[:-1])[..., None]
-    value = jnp.take_along_axis(log_p, index, axis=-1)[..., 0]
-    return jnp.where(known, value, 0.0), present
+        column, known = column[..., None, :], known[..., None]
+    value = jnp.where(column & known[..., None], log_p, 0.0).sum(-1)
+    return value, present

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from gradejax.coordination.masks import aligned, not_negative
 from gradejax.coordination.subset import Decisions
+from gradejax.ops import as_float, log_sigmoids
 
 Array = jax.Array
 
@@ -76,9 +77,15 @@ def sample(
         raise ValueError(f"temperature must be > 0, got {temperature}")
     logits, pairs = aligned(logits, allowed_pairs(members))
     shape = logits.shape[:-2] if shape is None else tuple(shape)
-    full = (*shape, *logits.shape[-2:])
-    logits, pairs = jnp.broadcast_to(logits, full), jnp.broadcast_to(pairs, full)
-    noisy = logits + jax.random.logistic(key, full, logits.dtype)
+    noise = jax.random.logistic(key, (*shape, *logits.shape[-2:]), logits.dtype)
+    return from_noise(noise, logits, members, temperature=temperature)
+
+
+def from_noise(noise, logits, members, *, temperature: float = 1.0) -> Edges:
+    """The edges that given Logistic(0, 1) noise [..., N, N] selects; ``sample`` without its key."""
+    logits, pairs = aligned(logits, allowed_pairs(members))
+    logits, pairs = jnp.broadcast_to(logits, noise.shape), jnp.broadcast_to(pairs, noise.shape)
+    noisy = logits + noise
     relaxed = jnp.where(pairs, jax.nn.sigmoid(noisy / temperature), 0.0)
     return Edges(hard=pairs & (noisy > 0), relaxed=relaxed)
 
@@ -107,9 +114,17 @@ def read_matrix(edges, members) -> Array:
 
 def decisions(edges, logits, members) -> Decisions:
     """Log-probabilities [..., N, N] of the hard edges; ``free`` marks the allowed pairs."""
-    logits, pairs, edges = aligned(logits, allowed_pairs(members), edges)
-    terms = jax.nn.log_sigmoid(jnp.where(edges, logits, -logits))
-    return Decisions(log_probs=jnp.where(pairs, terms, 0.0), free=pairs)
+    pairs = allowed_pairs(members)
+    on, off = log_sigmoids(_kept(logits, pairs))  # once for all rollouts that share the logits
+    _, pairs, edges = aligned(logits, pairs, edges)
+    return Decisions(log_probs=jnp.where(pairs, jnp.where(edges, on, off), 0.0), free=pairs)
+
+
+def _kept(logits, pairs: Array) -> Array:
+    """Logits with 0 where no set that shares them has the pair: whatever stands there is inert."""
+    logits = as_float(logits)
+    shared = tuple(i for i, n in enumerate(logits.shape) if n == 1 and i < pairs.ndim)
+    return jnp.where(pairs.any(shared, keepdims=True), logits, 0.0)
 
 
 def log_prob(edges, logits, members) -> Array:
@@ -122,11 +137,11 @@ def kl(p_logits, r_logits, members) -> Array:
 
     Conditional on S as recorded: the gradient through the chance of S itself is not part of it.
     """
-    p_logits, pairs = aligned(p_logits, allowed_pairs(members))
-    r_logits, pairs = aligned(r_logits, pairs)
-    on = jax.nn.log_sigmoid(p_logits) - jax.nn.log_sigmoid(r_logits)
-    off = jax.nn.log_sigmoid(-p_logits) - jax.nn.log_sigmoid(-r_logits)
-    terms = jax.nn.sigmoid(p_logits) * on + jax.nn.sigmoid(-p_logits) * off
+    pairs = allowed_pairs(members)
+    p_logits, r_logits = _kept(p_logits, pairs), _kept(r_logits, pairs)
+    on, off = log_sigmoids(jnp.stack(jnp.broadcast_arrays(p_logits, r_logits)))
+    terms = jnp.exp(on[0]) * (on[0] - on[1]) + jnp.exp(off[0]) * (off[0] - off[1])
+    terms, pairs = aligned(terms, pairs)
     return not_negative(jnp.where(pairs, terms, 0.0).sum((-2, -1)))
 
 

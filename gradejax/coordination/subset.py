@@ -16,9 +16,10 @@ and none allowed gives the empty set (log-probability 0, KL 0). Neither sends a 
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gradejax.coordination.masks import aligned, not_negative, takes_part
-from gradejax.ops import log_normalizer_nonempty
+from gradejax.ops import log_normalizer_nonempty, log_normalizers_nonempty, log_sigmoids
 
 Array = jax.Array
 
@@ -44,10 +45,15 @@ def log_normalizer(logits, allowed) -> Array:
 def _suffix_log_normalizers(logits: Array, allowed: Array) -> Array:
     """[..., A]: entry i is log(1 − Π_{j≥i}(1 − p_j)); 0 where no j ≥ i is allowed."""
     size = logits.shape[-1]
-    tail = jnp.triu(jnp.ones((size, size), bool))  # row i keeps the columns j >= i
+    tail = np.triu(np.ones((size, size), bool))  # row i keeps the columns j >= i
     tail = tail.reshape((1,) * (logits.ndim - 1) + tail.shape)
-    rows = jnp.broadcast_to(logits[..., None, :], (*logits.shape, size))
-    return log_normalizer_nonempty(rows, allowed[..., None, :] & tail)
+    return log_normalizers_nonempty(logits, allowed[..., None, :] & tail)
+
+
+def _last(allowed: Array) -> tuple[Array, Array]:
+    """For each element: some later one is allowed; it is the last allowed one."""
+    later = jnp.cumsum(allowed[..., ::-1], axis=-1)[..., ::-1] - allowed > 0
+    return later, allowed & ~later
 
 
 def log_prob(subset, logits, allowed) -> Array:
@@ -61,7 +67,7 @@ def log_prob(subset, logits, allowed) -> Array:
       allowed: bool [..., A].
     """
     logits, allowed, subset = aligned(logits, allowed, subset)
-    terms = jax.nn.log_sigmoid(jnp.where(subset, logits, -logits))
+    terms = jnp.where(subset, *log_sigmoids(logits))
     independent = jnp.where(allowed, terms, 0.0).sum(-1)
     value = independent - log_normalizer_nonempty(logits, allowed)
     # With one allowed element the two terms cancel only up to rounding, in value and gradient.
@@ -77,10 +83,10 @@ def decisions(subset, logits, allowed) -> Decisions:
     logits, allowed, subset = aligned(logits, allowed, subset)
     subset = subset & allowed
     chosen_before = jnp.cumsum(subset, axis=-1) - subset > 0
-    left_after = jnp.cumsum(allowed[..., ::-1], axis=-1)[..., ::-1] - allowed > 0
+    left_after, _ = _last(allowed)
     log_z = _suffix_log_normalizers(logits, allowed)
     log_z_next = jnp.concatenate([log_z[..., 1:], jnp.zeros_like(log_z[..., :1])], axis=-1)
-    plain = jax.nn.log_sigmoid(jnp.where(subset, logits, -logits))
+    plain = jnp.where(subset, *log_sigmoids(logits))
     first = plain - log_z + jnp.where(subset, 0.0, log_z_next)
     free = allowed & (chosen_before | left_after)
     value = jnp.where(chosen_before, plain, first)
@@ -101,14 +107,25 @@ def sample(key, logits, allowed, shape: tuple[int, ...] | None = None) -> Array:
     """
     logits, allowed = aligned(logits, allowed)
     shape = logits.shape[:-1] if shape is None else tuple(shape)
+    u = jax.random.uniform(key, (*shape, logits.shape[-1]), logits.dtype)
+    return from_uniform(u, logits, allowed)
+
+
+def from_uniform(u, logits, allowed) -> Array:
+    """The set that uniform noise in [0, 1) selects; ``sample`` without its key.
+
+    Args:
+      u: [..., A], the full shape of the draw; the others broadcast to it.
+      logits, allowed: [..., A].
+    """
+    logits, allowed = aligned(logits, allowed)
     log_z = _suffix_log_normalizers(logits, allowed)
-    p = jnp.exp(jax.nn.log_sigmoid(logits))
-    p_first = jnp.exp(jax.nn.log_sigmoid(logits) - log_z)
-    left_after = jnp.cumsum(allowed[..., ::-1], axis=-1)[..., ::-1] - allowed > 0
-    last = allowed & ~left_after
-    full = (*shape, logits.shape[-1])
-    u = jax.random.uniform(key, full, logits.dtype)
-    p, p_first, allowed, last = (jnp.broadcast_to(x, full) for x in (p, p_first, allowed, last))
+    log_p, _ = log_sigmoids(logits)
+    p, p_first = jnp.exp(log_p), jnp.exp(log_p - log_z)
+    _, last = _last(allowed)
+    p, p_first, allowed, last = (
+        jnp.broadcast_to(x, u.shape) for x in (p, p_first, allowed, last)
+    )
     # One uniform an element serves both laws, as only one of them is ever read: `hit` until the
     # first success, `p` after it. The last allowed element is set by rule, not by u < 1 - rounding.
     hit = allowed & ((u < p_first) | last)
@@ -120,7 +137,7 @@ def marginals(logits, allowed) -> Array:
     """q_i = P(i ∈ S) = p_i / Z [..., A]; 0 outside the allowed set, 1 for a forced element."""
     logits, allowed = aligned(logits, allowed)
     log_z = log_normalizer_nonempty(logits, allowed)[..., None]
-    q = jnp.where(allowed, jnp.exp(jax.nn.log_sigmoid(logits) - log_z), 0.0)
+    q = jnp.where(allowed, jnp.exp(log_sigmoids(logits)[0] - log_z), 0.0)
     return jnp.where(takes_part(allowed)[..., None], q, allowed.astype(q.dtype))
 
 
@@ -134,13 +151,13 @@ def kl(p_logits, r_logits, allowed) -> Array:
     p_logits, allowed = aligned(p_logits, allowed)
     r_logits, allowed = aligned(r_logits, allowed)
     p_logits = jnp.broadcast_to(p_logits, r_logits.shape)
-    q = marginals(p_logits, allowed)
-    on = jax.nn.log_sigmoid(p_logits) - jax.nn.log_sigmoid(r_logits)
-    off = jax.nn.log_sigmoid(-p_logits) - jax.nn.log_sigmoid(-r_logits)
-    terms = jnp.where(allowed, q * on + (1.0 - q) * off, 0.0).sum(-1)
-    log_z = log_normalizer_nonempty(p_logits, allowed), log_normalizer_nonempty(r_logits, allowed)
-    value = jnp.where(takes_part(allowed), terms - (log_z[0] - log_z[1]), 0.0)
-    return not_negative(value)
+    both = jnp.stack([p_logits, r_logits])  # everything is evaluated once, for both laws
+    on, off = log_sigmoids(both)
+    log_z = log_normalizer_nonempty(both, jnp.broadcast_to(allowed[None], both.shape))
+    some = takes_part(allowed)
+    q = jnp.where(allowed & some[..., None], jnp.exp(on[0] - log_z[0][..., None]), 0.0)
+    terms = jnp.where(allowed, q * (on[0] - on[1]) + (1.0 - q) * (off[0] - off[1]), 0.0).sum(-1)
+    return not_negative(jnp.where(some, terms - (log_z[0] - log_z[1]), 0.0))
 
 
 def threshold(logits, allowed, tau: float = 0.5) -> Array:

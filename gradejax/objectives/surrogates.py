@@ -7,6 +7,7 @@ over micro-batches and devices; stats are sums and counts for the same reason.
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gradejax import ops
 from gradejax.objectives import aggregation as aggregation_lib
@@ -59,10 +60,17 @@ def log_ratios(log_prob, old_log_prob, mask, component_of: tuple[int, ...], *, n
     difference = jnp.where(mask, log_prob, 0.0) - jnp.where(mask, old_log_prob, 0.0)
     if ratio == "decision":
         return difference, mask
-    # Not a matrix product with a one-hot: accelerators may round its inputs to 10 bits.
-    index = jnp.asarray(component_of, jnp.int32)
-    summed = jax.ops.segment_sum(difference.T, index, num_components).T
-    return summed, jax.ops.segment_max(mask.T.astype(jnp.int32), index, num_components).T > 0
+    # Static columns, summed: a matrix product with a one-hot may round its inputs to 10 bits, and
+    # a segment sum is a scatter.
+    columns = [
+        [i for i, k in enumerate(component_of) if k == component]
+        for component in range(num_components)
+    ]
+    pick = lambda x, at: (  # noqa: E731
+        x[:, at[0] : at[-1] + 1] if at and len(at) == at[-1] - at[0] + 1 else x[:, np.array(at, int)]
+    )
+    summed = jnp.stack([pick(difference, at).sum(-1) for at in columns], axis=-1)
+    return summed, jnp.stack([pick(mask, at).any(-1) for at in columns], axis=-1)
 
 
 def clipped_surrogate(log_ratio, advantages, took_part, *, clip_low: float, clip_high: float,
