@@ -159,7 +159,7 @@ def train(
             return
         done, metrics = pending
         pending = None
-        means = divide(jax.device_get(dict(metrics)))
+        means = divide(dict(jax.device_get(metrics)))
         now = time.monotonic()
         log.write(done, means, {"step": now - last, "run": now - started})
         last = now

@@ -14,8 +14,12 @@ import numpy as np
 AXIS = "devices"
 
 
+@functools.cache
 def jit_step(step: Callable, *, donate: bool = True) -> Callable:
-    """(state, inputs) → (state, metrics), compiled once; the state's buffers are reused."""
+    """(state, inputs) → (state, metrics), compiled once; the state's buffers are reused.
+
+    The same step gives the same compiled function, so several runs in a process share it.
+    """
     return jax.jit(step, donate_argnums=0 if donate else ())
 
 

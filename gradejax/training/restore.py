@@ -64,7 +64,7 @@ def save_anchors(folder: pathlib.Path, anchors: Anchors) -> None:
     arrays = {f"features_{i}": f for i, f in enumerate(anchors.features)}
     np.savez(partial, available=anchors.available, **arrays)
     partial.replace(folder / ANCHOR_FEATURES)
-    write_atomic(folder / ANCHORS, json.dumps(rows).encode())
+    write_atomic(folder / ANCHORS, json.dumps(rows))
 
 
 def load_anchors(folder: pathlib.Path) -> Anchors | None:

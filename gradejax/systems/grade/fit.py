@@ -193,6 +193,7 @@ def batches(questions: QuestionSet, reference: GateLogits, schedule: Schedule, *
     return Batches(questions, reference, schedule, devices, min(need + 1, share), length)
 
 
+@functools.cache
 def step_of(shape: Shape):
-    """The pure step (state, inputs, axis_name=None) of this shape."""
+    """The pure step (state, inputs, axis_name=None) of this shape: one object, compiled once."""
     return functools.partial(train_step, shape)
