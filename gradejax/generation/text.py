@@ -1,6 +1,7 @@
 """Between text and token ids: tokenizers and chat templates of transformers, without torch."""
 
 import hashlib
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ def load_tokenizer(path: str | pathlib.Path):
     folder = pathlib.Path(path)
     if not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
+    # transformers says at every import that torch is missing; it is, on purpose.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # Slow to import; not needed for bare models.
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
