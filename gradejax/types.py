@@ -5,6 +5,7 @@ last: column A of A + 1), M managers, D depths, C candidate answers, T tokens, E
 This file imports nothing of ours.
 """
 
+import collections.abc
 import dataclasses
 
 import flax.struct
@@ -86,6 +87,32 @@ class Batch:
 
     records: Records
     trunk: Trunk
+
+
+@flax.struct.dataclass
+class Metrics(collections.abc.Mapping):
+    """name → (sum, count), in one array: fetched from a device at once, not scalar by scalar.
+
+    Attributes:
+      names: K names.
+      values: [K, 2], sums and counts.
+    """
+
+    names: tuple[str, ...] = flax.struct.field(pytree_node=False)
+    values: Array
+
+    def __getitem__(self, name: str) -> tuple[Array, Array]:
+        try:
+            row = self.names.index(name)
+        except ValueError:
+            raise KeyError(name) from None
+        return self.values[row, 0], self.values[row, 1]
+
+    def __iter__(self):
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,9 @@ advantage is the caller's affair). Rows are grouped by the id they carry, never 
 shuffling, padding or cutting the batch over devices changes nothing.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -176,31 +179,85 @@ def group_relative(
     return jax.lax.stop_gradient(advantages), stats
 
 
+def grouped(rewards, mask, *, baseline: str = "group_mean", scale: str = "std",
+            std_floor: float = 0.0, ddof: int = 0) -> tuple[Array, AdvantageStats]:  # fmt: skip
+    """``group_relative`` of groups that lie in rows: the same values, without sorting or scatters.
+
+    Args:
+      rewards: [Q, G] float, one group a row.
+      mask: [Q, G] bool.
+      baseline: "group_mean" or "leave_one_out"; the others are over the whole batch.
+      scale, std_floor, ddof: as in ``group_relative``.
+
+    Returns:
+      advantages [Q, G] and AdvantageStats (a row without any unmasked entry is no group).
+    """
+    if baseline not in ("group_mean", "leave_one_out"):
+        raise ValueError(f"grouped has baselines group_mean and leave_one_out; got {baseline!r}")
+    rewards = jax.lax.stop_gradient(ops.as_float(rewards))
+    mask = jnp.asarray(mask).astype(bool)
+    if rewards.ndim != 2 or rewards.shape != mask.shape:
+        raise ValueError(
+            f"rewards and mask must both be [Q, G]; got {rewards.shape} and {mask.shape}"
+        )
+    advantages, stats = _relative(
+        jnp.where(mask, rewards, 0.0), mask,
+        _Reductions(
+            total=lambda x: x.sum(1),
+            highest=lambda x: jnp.where(mask, x, -jnp.inf).max(1),
+            lowest=lambda x: jnp.where(mask, x, jnp.inf).min(1),
+            to_rows=lambda x: jnp.broadcast_to(x[:, None], mask.shape),
+        ),
+        baseline, scale, std_floor, ddof, None,
+    )  # fmt: skip
+    return jax.lax.stop_gradient(jnp.where(mask, advantages, 0.0)), stats
+
+
+class _Reductions(NamedTuple):
+    """How groups are laid out: reductions of rows to groups, and groups back to rows."""
+
+    total: Callable
+    highest: Callable
+    lowest: Callable
+    to_rows: Callable
+
+
 def _by_segment(rewards, segment, num_groups, baseline, scale, std_floor, ddof, ema):
     """Advantages of rows sorted by segment; segment ``num_groups`` is masked, above it overflow."""
-    dtype = rewards.dtype
     valid = segment < num_groups
+    reduce = {"num_segments": num_groups, "indices_are_sorted": True}
+    row = jnp.minimum(segment, num_groups - 1)
+    centred, stats = _relative(
+        rewards, valid,
+        _Reductions(
+            total=lambda x: jax.ops.segment_sum(x, segment, **reduce),
+            highest=lambda x: jax.ops.segment_max(x, segment, **reduce),
+            lowest=lambda x: jax.ops.segment_min(x, segment, **reduce),
+            to_rows=lambda x: x[row],
+        ),
+        baseline, scale, std_floor, ddof, ema,
+    )  # fmt: skip
+    return jnp.where(valid, centred, jnp.where(segment == num_groups, 0.0, jnp.nan)), stats
 
-    def total(x):
-        return jax.ops.segment_sum(x, segment, num_groups, indices_are_sorted=True)
 
-    count = total(valid.astype(dtype))
+def _relative(rewards, valid, of: _Reductions, baseline, scale, std_floor, ddof, ema):
+    """Advantages of rows (what stands in invalid ones means nothing) and statistics."""
+    dtype = rewards.dtype
+    count = of.total(valid.astype(dtype))
     present = count > 0
-    mean = total(rewards) / jnp.maximum(count, 1)
-    highest = jax.ops.segment_max(rewards, segment, num_groups, indices_are_sorted=True)
-    lowest = jax.ops.segment_min(rewards, segment, num_groups, indices_are_sorted=True)
+    mean = of.total(rewards) / jnp.maximum(count, 1)
+    highest, lowest = of.highest(rewards), of.lowest(rewards)
     rounding = ROUNDING_ULPS * jnp.finfo(dtype).eps * jnp.maximum(jnp.abs(highest), jnp.abs(lowest))
     # A NaN among unmasked rewards must stay visible, whatever max and min make of it.
     equal = present & (highest - lowest <= rounding) & ~jnp.isnan(mean)
 
-    row = jnp.minimum(segment, num_groups - 1)
     # Two passes: E[x²] − E[x]² turns a spread of 0 into rounding noise that passes `std > 0`.
-    deviation = jnp.where(valid, rewards - mean[row], 0.0)
-    variance = total(deviation**2) / jnp.maximum(count - ddof, 1)
+    deviation = jnp.where(valid, rewards - of.to_rows(mean), 0.0)
+    variance = of.total(deviation**2) / jnp.maximum(count - ddof, 1)
     spread = jnp.where(equal, 0.0, jnp.sqrt(variance))
 
     if baseline == "leave_one_out":
-        centred = deviation * (count / jnp.maximum(count - 1, 1))[row]
+        centred = deviation * of.to_rows(count / jnp.maximum(count - 1, 1))
     elif baseline == "ema":
         centred = rewards - jax.lax.stop_gradient(jnp.asarray(ema, dtype))
     elif baseline == "none":
@@ -208,10 +265,9 @@ def _by_segment(rewards, segment, num_groups, baseline, scale, std_floor, ddof, 
     else:
         centred = deviation
     if baseline not in ("ema", "none"):
-        centred = jnp.where(equal[row], 0.0, centred)
+        centred = jnp.where(of.to_rows(equal), 0.0, centred)
     if scale == "std":
-        centred = ops.safe_divide(centred, jnp.maximum(spread, std_floor)[row])
-    advantages = jnp.where(valid, centred, jnp.where(segment == num_groups, 0.0, jnp.nan))
+        centred = ops.safe_divide(centred, of.to_rows(jnp.maximum(spread, std_floor)))
 
     stats = AdvantageStats(
         rows=valid.sum(dtype=jnp.int32),
@@ -221,9 +277,9 @@ def _by_segment(rewards, segment, num_groups, baseline, scale, std_floor, ddof, 
         zero_spread_rows=jnp.where(equal, count, 0).sum().astype(jnp.int32),
         reward_sum=jnp.where(valid, rewards, 0.0).sum(),
         std_sum=jnp.where(present, spread, 0.0).sum(),
-        abs_advantage_sum=jnp.where(valid, jnp.abs(advantages), 0.0).sum(),
+        abs_advantage_sum=jnp.where(valid, jnp.abs(centred), 0.0).sum(),
     )
-    return advantages, stats
+    return centred, stats
 
 
 def abs_from_constant_groups(advantages, outcome, group_ids, mask, *, num_groups: int) -> Array:

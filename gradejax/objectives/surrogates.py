@@ -66,11 +66,15 @@ def log_ratios(log_prob, old_log_prob, mask, component_of: tuple[int, ...], *, n
         [i for i, k in enumerate(component_of) if k == component]
         for component in range(num_components)
     ]
-    pick = lambda x, at: (  # noqa: E731
-        x[:, at[0] : at[-1] + 1] if at and len(at) == at[-1] - at[0] + 1 else x[:, np.array(at, int)]
-    )
-    summed = jnp.stack([pick(difference, at).sum(-1) for at in columns], axis=-1)
-    return summed, jnp.stack([pick(mask, at).any(-1) for at in columns], axis=-1)
+    summed = jnp.stack([_columns(difference, at).sum(-1) for at in columns], axis=-1)
+    return summed, jnp.stack([_columns(mask, at).any(-1) for at in columns], axis=-1)
+
+
+def _columns(x, at: list[int]):
+    """x[:, at]; a slice where they lie side by side."""
+    if at and at == list(range(at[0], at[-1] + 1)):
+        return x[:, at[0] : at[-1] + 1]
+    return x[:, np.array(at, int)]
 
 
 def clipped_surrogate(log_ratio, advantages, took_part, *, clip_low: float, clip_high: float,

@@ -4,6 +4,7 @@ The step is written once, for one device's share, with an optional ``axis_name``
 be summed (psum) and divides by global counts. This file alone knows how many devices there are.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,33 @@ import numpy as np
 AXIS = "devices"
 
 
+# A step is a thousand small kernels: on CPU these options halve the time to compile them and leave
+# the step as fast (18.9 s to 8.6 s of CPU time, both 16 ms a step).
+CPU_OPTIONS = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+
+
+@functools.cache
+def compiler_options() -> dict | None:
+    """Options for compiling many small kernels on this backend: those that XLA (still) knows."""
+    if jax.default_backend() != "cpu":
+        return None
+    known = {}
+    for name, value in CPU_OPTIONS.items():
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            jax.jit(lambda x: x, compiler_options={name: value})(0)
+            known[name] = value
+    return known or None
+
+
 @functools.cache
 def jit_step(step: Callable, *, donate: bool = True) -> Callable:
     """(state, inputs) → (state, metrics), compiled once; the state's buffers are reused.
 
     The same step gives the same compiled function, so several runs in a process share it.
     """
-    return jax.jit(step, donate_argnums=0 if donate else ())
+    return jax.jit(
+        step, donate_argnums=0 if donate else (), compiler_options=compiler_options()
+    )
 
 
 def pmap_step(step: Callable, devices=None, *, donate: bool = True) -> Callable:

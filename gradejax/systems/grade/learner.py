@@ -10,6 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from gradejax import ops
 from gradejax.coordination import calibration as calibration_lib
@@ -20,8 +21,8 @@ from gradejax.coordination.memory import Memory
 from gradejax.objectives import advantages as advantages_lib
 from gradejax.systems.grade import policy
 from gradejax.systems.grade.network import GateLogits, Network, Params, Shape, question
-from gradejax.systems.grade.objective import Counts, cost_share, loss, outcome
-from gradejax.types import Array, Batch
+from gradejax.systems.grade.objective import Counts, cost_share, loss, outcome, with_m0
+from gradejax.types import Array, Batch, Metrics
 
 
 @flax.struct.dataclass
@@ -50,7 +51,7 @@ class StepInput:
 
 
 def make_optimizer(config) -> optax.GradientTransformation:
-    """Adam, after a global-norm clip if the config asks for one."""
+    """Adam, after a global-norm clip if the config asks for one; on the raveled parameters."""
     adam = optax.adam(config.learning_rate)
     if config.max_grad_norm:
         return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), adam)
@@ -62,7 +63,7 @@ def fresh_state(shape: Shape, params: Params, calibration: Calibration, key) -> 
     config = shape.config
     return TrainState(
         params=params,
-        opt_state=make_optimizer(config).init(params),
+        opt_state=make_optimizer(config).init(ravel_pytree(params)[0]),
         memory=memory_lib.empty(config.memory_slots, config.d, shape.dtype),
         calibration=calibration,
         ema=jnp.zeros((), shape.dtype),
@@ -87,7 +88,7 @@ def train_step(shape: Shape, state: TrainState, inputs: StepInput, *, axis_name=
       axis_name: named axis over devices, or None.
 
     Returns:
-      (new state, metrics: name → (sum, count), already summed over devices).
+      (new state, Metrics already summed over devices).
     """
     config, batch = shape.config, inputs.batch
     records = batch.records
@@ -113,26 +114,28 @@ def train_step(shape: Shape, state: TrainState, inputs: StepInput, *, axis_name=
     reward = result.reward.total
     advantages, stats = _advantages(config, state, records.ids, reward, valid, axis_name)
     optimizer = make_optimizer(config)
+    # One vector while epochs run: updating ~60 leaves one by one would be most of the kernels.
+    flat, unravel = ravel_pytree(state.params)
 
     def epoch(carry, _):
-        params, opt_state = carry
+        flat, opt_state = carry
         (_, parts), grads = jax.value_and_grad(
             lambda p: loss(
                 shape, p, batch, state.memory, state.calibration, rollout, old_log_probs,
                 advantages, inputs.reference, valid, counts, axis_name,
             ),
             has_aux=True,
-        )(params)  # fmt: skip
+        )(unravel(flat))  # fmt: skip
         # Each device holds its share of a sum: the gradients are summed once, never averaged.
-        grads = jax.tree.map(lambda g: ops.global_sum(g, axis_name), grads)
-        updates, opt_state = optimizer.update(grads, opt_state, params)
-        params = optax.apply_updates(params, updates)
-        return (params, opt_state), (parts, optax.global_norm(grads))
+        grads = ops.global_sum(ravel_pytree(grads)[0], axis_name)
+        updates, opt_state = optimizer.update(grads, opt_state, flat)
+        return (optax.apply_updates(flat, updates), opt_state), (parts, optax.global_norm(grads))
 
     # A scan, not a Python loop: the gradient is compiled once however many epochs there are.
-    (params, opt_state), (parts, norms) = jax.lax.scan(
-        epoch, (state.params, state.opt_state), length=config.inner_epochs
+    (flat, opt_state), (parts, norms) = jax.lax.scan(
+        epoch, (flat, state.opt_state), length=config.inner_epochs
     )
+    params = unravel(flat)
     last = jax.tree.map(lambda x: x[-1], parts)
     new_state = TrainState(
         params=params,
@@ -151,13 +154,14 @@ def train_step(shape: Shape, state: TrainState, inputs: StepInput, *, axis_name=
 
 def _advantages(config, state, ids, reward, valid, axis_name):
     q, g = reward.shape
-    group_wise = config.baseline in ("group_mean", "leave_one_out")
-    # A question's rollouts lie on one device: only statistics of the whole batch cross devices.
+    settings = {"scale": config.scale, "std_floor": config.std_floor, "ddof": config.ddof}
+    if config.baseline in ("group_mean", "leave_one_out"):
+        # A question's rollouts lie on one device, in one row.
+        return advantages_lib.grouped(reward, valid, baseline=config.baseline, **settings)
     advantages, stats = advantages_lib.group_relative(
         reward.reshape(-1), jnp.repeat(ids, g), valid.reshape(-1), num_groups=q,
-        baseline=config.baseline, scale=config.scale, std_floor=config.std_floor,
-        ddof=config.ddof, ema=state.ema if config.baseline == "ema" else None,
-        axis_name=None if group_wise else axis_name,
+        baseline=config.baseline, ema=state.ema if config.baseline == "ema" else None,
+        axis_name=axis_name, **settings,
     )  # fmt: skip
     return advantages.reshape(q, g), stats
 
@@ -182,11 +186,8 @@ def _metrics(shape, records, start, rollout, result, valid, advantages, stats, l
     """name → (sum, count) over all devices."""
     config, pool = shape.config, shape.pool
     dtype = shape.dtype
-    q, g = valid.shape
-    number = valid.sum().astype(dtype)
     reward = result.reward
-    paid = rollout.members.at[..., -1].set(True)
-    managed = valid & (rollout.manager >= 0)
+    paid = with_m0(rollout.members)
     each = {
         "reward": reward.total,
         "reward/correctness": reward.correctness,
@@ -198,30 +199,34 @@ def _metrics(shape, records, start, rollout, result, valid, advantages, stats, l
         "cost": result.cost,
         "cost_params": cost_share(shape, records, rollout.members),
         "depth": rollout.depth,
-        **{f"depth/{level}": rollout.depth == level for level in range(NUM_DEPTHS)},
         "agents": rollout.members.sum(-1),
         "kept": rollout.kept.sum(-1),
         "edges": rollout.edges.sum((-2, -1)),
-        **{f"usage/{name}": rollout.asked[..., a] for a, name in enumerate(pool.agents)},
         "tokens": jnp.where(paid, records.tokens[:, None], 0).sum(-1),
         "advantage/abs": jnp.abs(advantages),
     }
-    each = {k: (v, valid) for k, v in each.items()} | {
-        f"manager/{name}": (rollout.manager == m, managed) for m, name in enumerate(pool.managers)
+    # A few reductions for all of them: dozens of small kernels would cost more than the step.
+    blocks = [jnp.stack([x.astype(dtype) for x in each.values()], -1)]
+    names = list(each)
+    for prefix, members, x in (
+        ("depth", range(NUM_DEPTHS), jax.nn.one_hot(rollout.depth, NUM_DEPTHS, dtype=dtype)),
+        ("usage", pool.agents, rollout.asked.astype(dtype)),
+        ("manager", pool.managers, jax.nn.one_hot(rollout.manager, pool.num_managers, dtype=dtype)),
+    ):
+        names += [f"{prefix}/{member}" for member in members]
+        blocks.append(x)
+    sums = ops.masked_sum(jnp.concatenate(blocks, -1), valid, (0, 1))
+    number = valid.sum().astype(dtype)
+    managed = (valid & (rollout.manager >= 0)).sum().astype(dtype)
+    local = {
+        name: (sums[i], managed if name.startswith("manager/") else number)
+        for i, name in enumerate(names)
     }
-    # One reduction for all of them: dozens of small kernels would cost more than the step.
-    values = jnp.stack([v.astype(dtype) for v, _ in each.values()])
-    masks = jnp.stack([m for _, m in each.values()])
-    sums = jnp.where(masks, values, 0).sum((1, 2))
-    sizes = masks.sum((1, 2)).astype(dtype)
-    local = {name: (sums[i], sizes[i]) for i, name in enumerate(each)}
     questions = records.valid.sum().astype(dtype)
     for gate, value in policy.entropies(config, pool, start.logits, records.available).items():
         local[f"entropy/{gate}"] = (ops.masked_sum(value, records.valid), questions)
-    constant = advantages_lib.abs_from_constant_groups(
-        advantages.reshape(-1), result.correct.reshape(-1), jnp.repeat(records.ids, g),
-        valid.reshape(-1), num_groups=q,
-    )  # fmt: skip
+    right, wrong = ((valid & c).any(1) for c in (result.correct, ~result.correct))
+    constant = ops.masked_sum(jnp.abs(advantages), valid & ~(right & wrong)[:, None])
     local["advantage/from_unvarying"] = (constant, local["advantage/abs"][0])
     if config.baseline in ("group_mean", "leave_one_out"):
         local["advantage/zero_spread_groups"] = (
@@ -243,8 +248,8 @@ def _metrics(shape, records, start, rollout, result, valid, advantages, stats, l
             local[f"clip_fraction/{name}"] = (clipped.astype(dtype), made.astype(dtype))
     local["clip_fraction"] = (last.stats.clipped.sum().astype(dtype),
                               last.stats.count.sum().astype(dtype))  # fmt: skip
-    packed = jnp.stack([jnp.stack(v) for v in local.values()])
-    packed = ops.global_sum(packed, axis_name)
-    metrics = {name: (packed[i, 0], packed[i, 1]) for i, name in enumerate(local)}
+    columns = [jnp.stack(column) for column in zip(*local.values(), strict=True)]
+    packed = ops.global_sum(jnp.stack(columns, -1), axis_name)
     # Gradients are already the same on every device.
-    return metrics | {"grad_norm": (norm.astype(dtype), jnp.ones((), dtype))}
+    norm = jnp.stack([norm.astype(dtype), jnp.ones((), dtype)])[None]
+    return Metrics((*local, "grad_norm"), jnp.concatenate([packed, norm]))

@@ -7,6 +7,7 @@ those of the whole batch however it was cut (design section 11).
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gradejax import ops
 from gradejax.coordination import categorical, combination, cross_read, subset
@@ -28,6 +29,12 @@ class Outcome:
     reward: GradeReward
 
 
+def with_m0(members) -> Array:
+    """Who is paid for: those asked, and M0 (the last column) always."""
+    last = np.arange(members.shape[-1]) == members.shape[-1] - 1
+    return members | last.reshape((1,) * (members.ndim - 1) + (-1,))
+
+
 def cost_share(shape: Shape, records: Records, members) -> Array:
     """c(o) [Q, G] in (0, 1]: what was evaluated over what asking everyone would evaluate.
 
@@ -43,7 +50,7 @@ def cost_share(shape: Shape, records: Records, members) -> Array:
     if shape.config.cost == "token_params":
         price = price * records.tokens.astype(price.dtype)
     everyone = price.sum(-1)[:, None]
-    paid = jnp.where(members.at[..., -1].set(True), price[:, None], 0.0).sum(-1)
+    paid = jnp.where(with_m0(members), price[:, None], 0.0).sum(-1)
     return ops.safe_divide(paid, jnp.broadcast_to(everyone, paid.shape))
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from gradejax import ops
 from gradejax.coordination import categorical, cross_read, plackett_luce, prune, subset
 from gradejax.coordination.assignment import manager_logits
 from gradejax.coordination.depth import (
@@ -52,49 +54,94 @@ class Rollout:
     kept: Array
 
 
-def _pick_agents(config: GradeConfig, key, scores, allowed):
-    """S (and its order when of a fixed size), drawn with a key or, without one, the likeliest."""
+@flax.struct.dataclass
+class Noise:
+    """What the decisions of G rollouts are drawn with, in one call: uniforms in (0, 1).
+
+    depth [..., 3]; manager [..., M]; agents [..., A]; read [..., A, A]; prune [..., A].
+    """
+
+    depth: Array
+    manager: Array
+    agents: Array
+    read: Array
+    prune: Array
+
+
+def draw_noise(key, pool: Pool, group_size: int, dtype) -> Noise:
+    """Noise of one question [G, ...]; the key is consumed.
+
+    One draw cut into parts, not a key for each decision: hashing is most of the cost of sampling.
+    """
+    a, m = pool.num_agents, pool.num_managers
+    sizes = (NUM_DEPTHS, m, a, a * a, a)
+    tiny = jnp.finfo(dtype).tiny  # 0 would be a Gumbel of -inf
+    u = jax.random.uniform(key, (group_size, sum(sizes)), dtype, minval=tiny)
+    parts = jnp.split(u, np.cumsum(sizes)[:-1], axis=-1)
+    parts[3] = parts[3].reshape(group_size, a, a)
+    return Noise(*parts)
+
+
+def _gumbel(u):
+    return -jnp.log(-jnp.log(u))
+
+
+def _pick_agents(config: GradeConfig, noise, scores, allowed):
+    """S (and its order when of a fixed size), drawn or, without noise, the likeliest."""
     if config.fixed_k:
-        k = config.fixed_k
-        order = (
-            plackett_luce.mode(scores, allowed, k) if key is None
-            else plackett_luce.sample(key, scores, allowed, k, allowed.shape[:-1])
-        )  # fmt: skip
+        shifted = scores if noise is None else scores + _gumbel(noise.agents)
+        order = plackett_luce.mode(shifted, allowed, config.fixed_k)  # Gumbel-top-k
         return plackett_luce.to_mask(order, allowed.shape[-1]), order
-    if key is None:
+    if noise is None:
         return subset.threshold(scores, allowed, config.assign_threshold), None
-    return subset.sample(key, scores, allowed, allowed.shape[:-1]), None
+    return subset.from_uniform(noise.agents, scores, allowed), None
 
 
-def _rollout(config, pool, logits, available, depth, manager, agent_key, edge_key, prune_key,
-             prune_threshold):  # fmt: skip
-    """The decisions below depth and manager; without keys, those of inference. Arrays [G, ...]."""
-    allowed = allowed_agents(depth, manager, available[None], pool.manager_of, pool.num_managers)
-    scores = jnp.broadcast_to(logits.scores[None], allowed.shape)
-    asked, order = _pick_agents(config, agent_key, scores, allowed)
-    deep = asked & (depth == POOL)[:, None]
-    if edge_key is None:
-        edges, relaxed = cross_read.mode(logits.read[None], deep), None
-        relaxed_on = config.read_relaxation == "concrete"
-        if relaxed_on:
+def _rollout(config, pool, logits, available, noise, prune_threshold=None) -> Rollout:
+    """Decisions [Q, G, ...] of logits and availability [Q, 1, ...]; those of inference (G = 1)
+    without noise."""
+    depths = allowed_depths(available)
+    scores, managers = manager_logits(
+        logits.scores, available[..., :-1], pool.manager_of, pool.num_managers
+    )
+    if noise is None:
+        depth = categorical.mode(logits.depth, depths)
+        manager = categorical.mode(scores, managers)
+    else:
+        depth = categorical.from_gumbel(_gumbel(noise.depth), logits.depth, depths)
+        manager = categorical.from_gumbel(_gumbel(noise.manager), scores, managers)
+    manager = jnp.where(depth == MANAGER, manager, categorical.NO_CHOICE)
+    allowed = allowed_agents(depth, manager, available, pool.manager_of, pool.num_managers)
+    asked, order = _pick_agents(
+        config, noise, jnp.broadcast_to(logits.scores, allowed.shape), allowed
+    )
+    deep = asked & (depth == POOL)[..., None]
+    relaxed = None
+    if noise is None:
+        edges = cross_read.mode(logits.read, deep)
+        kept = prune.threshold(logits.prune, deep, prune_threshold)
+        if config.read_relaxation == "concrete":
             pairs = cross_read.allowed_pairs(deep)
-            relaxed = jnp.where(pairs, jax.nn.sigmoid(logits.read[None]), 0.0)
+            relaxed = jnp.where(pairs, jax.nn.sigmoid(logits.read), 0.0)
     else:
-        drawn = cross_read.sample(
-            edge_key, logits.read[None], deep, temperature=config.read_temperature,
-            shape=depth.shape,
-        )  # fmt: skip
+        logistic = jnp.log(noise.read) - jnp.log1p(-noise.read)
+        drawn = cross_read.from_noise(
+            logistic, logits.read, deep, temperature=config.read_temperature
+        )
         edges = drawn.hard
-        relaxed = drawn.relaxed if config.read_relaxation == "concrete" else None
-    if prune_key is None:
-        kept = prune.threshold(logits.prune[None], deep, prune_threshold)
-    else:
-        kept = prune.sample(prune_key, logits.prune[None], deep, depth.shape)
-    kept = jnp.where((depth == POOL)[:, None], kept, asked)
+        kept = subset.from_uniform(noise.prune, logits.prune, deep)
+        if config.read_relaxation == "concrete":
+            relaxed = drawn.relaxed
+    kept = jnp.where((depth == POOL)[..., None], kept, asked)
     return Rollout(
         depth=depth, manager=manager, asked=asked, order=order, edges=edges, relaxed=relaxed,
         members=with_orchestrator(depth, asked), kept=with_orchestrator(depth, kept),
     )  # fmt: skip
+
+
+def _for_rollouts(tree):
+    """Adds the axis of rollouts, of size 1, behind that of questions."""
+    return jax.tree.map(lambda x: x[:, None], tree)
 
 
 def sample(config: GradeConfig, pool: Pool, keys, logits, available, group_size: int) -> Rollout:
@@ -108,19 +155,9 @@ def sample(config: GradeConfig, pool: Pool, keys, logits, available, group_size:
       available: [Q, A+1] bool.
       group_size: G.
     """
-
-    def one(key, logits, available):
-        depth_key, manager_key, *rest = jax.random.split(key, 5)
-        depth = categorical.sample(depth_key, logits.depth[None], allowed_depths(available)[None],
-                                   (group_size,))  # fmt: skip
-        scores, allowed = manager_logits(
-            logits.scores[None], available[None, :-1], pool.manager_of, pool.num_managers
-        )
-        manager = categorical.sample(manager_key, scores, allowed, (group_size,))
-        manager = jnp.where(depth == MANAGER, manager, categorical.NO_CHOICE)
-        return _rollout(config, pool, logits, available, depth, manager, *rest, None)
-
-    return jax.vmap(one)(keys, logits, available)
+    dtype = logits.depth.dtype
+    noise = jax.vmap(lambda key: draw_noise(key, pool, group_size, dtype))(keys)
+    return _rollout(config, pool, _for_rollouts(logits), _for_rollouts(available), noise)
 
 
 def decide(config: GradeConfig, pool: Pool, logits, available, *, prune_threshold=None) -> Rollout:
@@ -135,16 +172,8 @@ def decide(config: GradeConfig, pool: Pool, logits, available, *, prune_threshol
     """
     tau = config.prune_threshold if prune_threshold is None else prune_threshold
 
-    def one(logits, available):
-        depth = categorical.mode(logits.depth[None], allowed_depths(available)[None])
-        scores, allowed = manager_logits(
-            logits.scores[None], available[None, :-1], pool.manager_of, pool.num_managers
-        )
-        manager = categorical.mode(scores, allowed)
-        manager = jnp.where(depth == MANAGER, manager, categorical.NO_CHOICE)
-        return _rollout(config, pool, logits, available, depth, manager, None, None, None, tau)
-
-    return jax.vmap(one)(logits, available)
+    available = jnp.asarray(available)
+    return _rollout(config, pool, _for_rollouts(logits), _for_rollouts(available), None, tau)
 
 
 def component_of(config: GradeConfig, pool: Pool) -> tuple[int, ...]:
@@ -182,14 +211,20 @@ def decisions(config: GradeConfig, pool: Pool, logits, rollout: Rollout, availab
     allowed = allowed_agents(
         rollout.depth, rollout.manager, available[:, None], pool.manager_of, pool.num_managers
     )
+    deep = rollout.asked & (rollout.depth == POOL)[..., None]
     if config.fixed_k:
         agents = plackett_luce.decisions(rollout.order, logits.scores[:, None], allowed)
+        kept = prune.decisions(rollout.kept[..., :-1], logits.prune[:, None], deep)
     else:
-        agents = subset.decisions(rollout.asked, logits.scores[:, None], allowed)
-    deep = rollout.asked & (rollout.depth == POOL)[..., None]
+        # Asking and keeping follow one law: both in one call, stacked in front.
+        both = subset.decisions(
+            jnp.stack([rollout.asked, rollout.kept[..., :-1]]),
+            jnp.stack([logits.scores, logits.prune])[:, :, None],
+            jnp.stack([allowed, deep]),
+        )
+        agents, kept = (jax.tree.map(lambda x, i=i: x[i], both) for i in range(2))
     edges = cross_read.decisions(rollout.edges, logits.read[:, None], deep)
     edge_free = edges.free & (config.read_relaxation == "hard")
-    kept = prune.decisions(rollout.kept[..., :-1], logits.prune[:, None], deep)
     flat = lambda x: x.reshape(q, g, -1)  # noqa: E731
     log_probs = jnp.concatenate(
         [depth_lp[..., None], manager_lp[..., None], agents.log_probs, flat(edges.log_probs),
@@ -216,29 +251,36 @@ def kl(config: GradeConfig, pool: Pool, logits, reference, rollout: Rollout, ava
       available: [Q, A+1] bool.
     """
 
-    def sets(p, r, allowed):
-        if config.fixed_k:
-            return plackett_luce.kl(p, r, allowed, config.fixed_k)
-        return subset.kl(p, r, allowed)
-
     depths = allowed_depths(available)
     depth_kl = categorical.kl(logits.depth, reference.depth, depths)
     weights = categorical.probs(logits.depth, depths)
-    agents = available[:, :-1]
-    whole = sets(logits.scores, reference.scores, agents)
-    p, allowed = manager_logits(logits.scores, agents, pool.manager_of, pool.num_managers)
-    r, _ = manager_logits(reference.scores, agents, pool.manager_of, pool.num_managers)
-    pools = jnp.asarray(membership(pool.manager_of, pool.num_managers))
-    inside = sets(
-        logits.scores[:, None], reference.scores[:, None], agents[:, None] & pools[None]
-    )  # [Q, M]
-    managed = categorical.kl(p, r, allowed) + (categorical.probs(p, allowed) * inside).sum(-1)
-    shared = depth_kl + weights[:, MANAGER] * managed + weights[:, POOL] * whole
+    agents = jnp.asarray(available)[:, :-1]
     deep = rollout.asked & (rollout.depth == POOL)[..., None]
+    pools = membership(pool.manager_of, pool.num_managers)
+    pools = np.concatenate([pools, np.ones_like(pools[:1])])  # the whole pool last
+    allowed = agents[:, None] & pools[None]  # [Q, M+1, A]
+    p, r = logits.scores[:, None], reference.scores[:, None]
+    if config.fixed_k:
+        asked = plackett_luce.kl(p, r, allowed, config.fixed_k)
+        kept = prune.kl(logits.prune[:, None], reference.prune[:, None], deep)
+    else:
+        # Asking and keeping follow one law: all their sets in one call.
+        join = lambda x, y: jnp.concatenate(  # noqa: E731
+            [jnp.broadcast_to(x, allowed.shape), jnp.broadcast_to(y[:, None], deep.shape)], axis=1
+        )
+        all_sets = subset.kl(
+            join(p, logits.prune), join(r, reference.prune),
+            jnp.concatenate([allowed, deep], axis=1),
+        )  # fmt: skip
+        asked, kept = jnp.split(all_sets, [len(pools)], axis=1)
+    p, managers = manager_logits(logits.scores, agents, pool.manager_of, pool.num_managers)
+    r, _ = manager_logits(reference.scores, agents, pool.manager_of, pool.num_managers)
+    managed = categorical.kl(p, r, managers)
+    managed = managed + (categorical.probs(p, managers) * asked[:, :-1]).sum(-1)
+    shared = depth_kl + weights[:, MANAGER] * managed + weights[:, POOL] * asked[:, -1]
     edges = cross_read.kl(logits.read[:, None], reference.read[:, None], deep)
     if config.read_relaxation == "concrete":
         edges = jnp.zeros_like(edges)
-    kept = prune.kl(logits.prune[:, None], reference.prune[:, None], deep)
     return shared[:, None] + edges + kept
 
 
@@ -247,16 +289,16 @@ def entropies(config: GradeConfig, pool: Pool, logits, available) -> dict[str, A
 
     Bernoulli gates are averaged over the decisions that could be made, so that 0 means certain.
     """
-    agents = available[:, :-1]
-
-    def bernoulli(x, mask):
-        each = jax.nn.sigmoid(x) * jax.nn.softplus(-x) + jax.nn.sigmoid(-x) * jax.nn.softplus(x)
-        total = jnp.where(mask, each, 0.0).reshape(x.shape[0], -1).sum(-1)
-        return total / jnp.maximum(mask.reshape(x.shape[0], -1).sum(-1), 1)
-
-    return {
-        "depth": categorical.entropy(logits.depth, allowed_depths(available)),
-        "assignment": bernoulli(logits.scores, agents),
-        "read": bernoulli(logits.read, cross_read.allowed_pairs(agents)),
-        "prune": bernoulli(logits.prune, agents),
-    }
+    q, a = logits.scores.shape
+    agents = jnp.asarray(available)[:, :-1]
+    pairs = cross_read.allowed_pairs(agents).reshape(q, a * a)
+    all_logits = jnp.concatenate([logits.scores, logits.prune, logits.read.reshape(q, a * a)], -1)
+    on, off = ops.log_sigmoids(all_logits)
+    each = -(jnp.exp(on) * on + jnp.exp(off) * off)
+    parts = jnp.split(each, [a, 2 * a], axis=-1)
+    scores, kept, read = (
+        ops.masked_mean(x, mask, axis=-1)
+        for x, mask in zip(parts, (agents, agents, pairs), strict=True)
+    )
+    depth = categorical.entropy(logits.depth, allowed_depths(available))
+    return {"depth": depth, "assignment": scores, "read": read, "prune": kept}
