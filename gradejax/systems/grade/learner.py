@@ -129,7 +129,7 @@ def train_step(shape: Shape, state: TrainState, inputs: StepInput, *, axis_name=
         # Each device holds its share of a sum: the gradients are summed once, never averaged.
         grads = ops.global_sum(ravel_pytree(grads)[0], axis_name)
         updates, opt_state = optimizer.update(grads, opt_state, flat)
-        return (optax.apply_updates(flat, updates), opt_state), (parts, optax.global_norm(grads))
+        return (optax.apply_updates(flat, updates), opt_state), (parts, jnp.linalg.norm(grads))
 
     # A scan, not a Python loop: the gradient is compiled once however many epochs there are.
     (flat, opt_state), (parts, norms) = jax.lax.scan(
