@@ -34,14 +34,18 @@ MAX_NEW_TOKENS = 80
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """One tiny model: which family of architectures, how large, how long it learns."""
+    """One tiny model: which family of architectures, how large, how long it learns.
+
+    ``stages`` are totals of steps: each stage goes on from the one before with the cosine schedule
+    of its own total (a warm restart).
+    """
 
     name: str
     family: str
     width: int
     num_layers: int
     mlp_width: int
-    steps: int
+    stages: tuple[int, ...]
     samples: int
     row_length: int
     seed: int
@@ -50,10 +54,10 @@ class Role:
 ROLES = {
     r.name: r
     for r in (
-        Role("arithmetic", "qwen2", 128, 4, 384, 1800, 100_000, 128, 1),
-        Role("orchestrator", "qwen2", 64, 4, 192, 1200, 100_000, 128, 4),
-        Role("logic", "phi3", 128, 5, 384, 1200, 100_000, 224, 2),
-        Role("algorithmic", "llama", 128, 4, 384, 1000, 100_000, 128, 3),
+        Role("arithmetic", "qwen2", 128, 4, 384, (1800, 3000), 100_000, 128, 1),
+        Role("orchestrator", "qwen2", 64, 4, 192, (1200,), 100_000, 128, 4),
+        Role("logic", "phi3", 128, 5, 384, (1200, 3000), 100_000, 224, 2),
+        Role("algorithmic", "llama", 128, 4, 384, (1000, 2600), 100_000, 128, 3),
     )
 }
 
@@ -143,7 +147,9 @@ def train_role(role: Role, workdir: pathlib.Path, out: pathlib.Path, sft: SFTCon
         line = {"role": role.name, "step": step, "seconds": round(time.time() - start, 1)}
         print(json.dumps(line | {k: round(v, 4) for k, v in metrics.items()}), flush=True)
 
-    params = train_sft(Decoder(config), data, sft, str(workdir / role.name), on_step=say)
+    for total in role.stages:
+        stage = dataclasses.replace(sft, steps=total)
+        params = train_sft(Decoder(config), data, stage, str(workdir / role.name), on_step=say)
     save_checkpoint(
         folder, config, params, dtype="float16", pad_token_id=chat.tokenizer.pad_token_id
     )
@@ -158,13 +164,14 @@ def main() -> None:
     parser.add_argument("--workdir", default="runs/tiny_experts", type=pathlib.Path)
     parser.add_argument("--out", default="checkpoints", type=pathlib.Path)
     parser.add_argument("--role", choices=sorted(ROLES), action="append")
-    parser.add_argument("--steps", type=int, help="other than the role's own number of steps")
+    parser.add_argument("--steps", type=int, help="one stage of this many steps instead")
     args = parser.parse_args()
     for name in args.role or ROLES:
         role = ROLES[name]
-        sft = SFTConfig(steps=args.steps or role.steps, rows=4096 // role.row_length,
-                        length=role.row_length, optimizer="muon", learning_rate=5e-3,
-                        seed=role.seed)  # fmt: skip
+        if args.steps:
+            role = dataclasses.replace(role, stages=(args.steps,))
+        sft = SFTConfig(rows=4096 // role.row_length, length=role.row_length, optimizer="muon",
+                        learning_rate=5e-3, seed=role.seed)  # fmt: skip
         train_role(role, args.workdir, args.out, sft)
         jax.clear_caches()
 
