@@ -70,16 +70,24 @@ def replicate(tree: Any, devices=None) -> Any:
     """A copy on every device, with a leading device axis."""
     devices = jax.local_devices() if devices is None else list(devices)
     mesh = jax.sharding.Mesh(np.asarray(devices), (AXIS,))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
+    everywhere, one_each = (
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
+        for names in ((), (AXIS,))
+    )
 
     def spread(x):
-        return jax.device_put(
-            jax.numpy.broadcast_to(x[None], (len(devices), *x.shape)), sharding
-        )
+        return jax.numpy.broadcast_to(x[None], (len(devices), *x.shape))
 
-    return jax.tree.map(spread, tree)
+    # In one program: leaf by leaf, every shape would be compiled on its own.
+    spread_all = jax.jit(lambda t: jax.tree.map(spread, t), out_shardings=one_each)
+    return spread_all(jax.device_put(tree, everywhere))
+
+
+@jax.jit
+def _first(tree):
+    return jax.tree.map(lambda x: x[0], tree)
 
 
 def unreplicate(tree: Any) -> Any:
-    """One device's copy, without the device axis."""
-    return jax.tree.map(lambda x: x[0], tree)
+    """One device's copy, on that device, without the device axis."""
+    return _first(jax.tree.map(lambda x: x.addressable_shards[0].data, tree))

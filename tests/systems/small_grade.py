@@ -74,11 +74,16 @@ def _counted(state, inputs):
 STEP = quick(_counted, donate_argnums=0)
 
 
+@functools.cache
+def _fresh(shape):
+    calibration = calibration_lib.identity(N, shape.config.d, shape.dtype)
+    return quick(lambda tree, seed: fresh_state(shape, tree, calibration, jax.random.key(seed)))
+
+
 def state(seed=1, tree=None, shape=SHAPE):
     """A state at step 0 in buffers of its own: steps donate them."""
-    tree = jax.tree.map(jnp.array, params(shape) if tree is None else tree)
-    calibration = calibration_lib.identity(N, shape.config.d, shape.dtype)
-    return fresh_state(shape, tree, calibration, jax.random.key(seed))
+    tree = params(shape) if tree is None else tree
+    return _fresh(shape)(jax.tree.map(np.array, tree), seed)
 
 
 @quick
