@@ -110,7 +110,8 @@ def start(shape: Shape, questions: QuestionSet, trunk_params, seed: int) -> Trai
         lambda key, trunk: init_params(shape, key, trunk, few, blank_rollout(shape, 2))
     )(init_key, trunk_params)
     statistics = first_statistics(shape, params, questions.records)
-    return fresh_state(shape, params, statistics, run_key)
+    # One program: made eagerly, the optimizer's zeros are dozens of small compilations.
+    return jax.jit(lambda p, c, k: fresh_state(shape, p, c, k))(params, statistics, run_key)
 
 
 def reference_logits(shape: Shape, state: TrainState, questions: QuestionSet, size: int = 128
