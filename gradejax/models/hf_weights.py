@@ -256,5 +256,6 @@ def save_checkpoint(
     kind = jnp.dtype(dtype)
     tensors = {e.name: _theirs(e, flat).astype(kind) for e in weight_table(config)}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # safetensors makes it private
     raw = huggingface_config(config, dtype=kind.name, **extra)
     (folder / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n")
