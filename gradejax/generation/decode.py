@@ -51,10 +51,12 @@ class _Loop(NamedTuple):
 
 @functools.partial(
     jax.jit,
-    static_argnames=("model", "max_new", "stop_ids", "top_k", "top_p", "vocab", "pooling"),
+    static_argnames=(
+        "model", "max_new", "stop_ids", "top_k", "top_p", "vocab", "pooling", "greedy",
+    ),
 )
 def _decode(model: Decoder, params, tokens, mask, temperatures, seeds, *, max_new, stop_ids,
-            top_k, top_p, vocab, pooling):  # fmt: skip
+            top_k, top_p, vocab, pooling, greedy=False):  # fmt: skip
     batch, length = tokens.shape
     cache = empty_cache(model.config, batch, length + max_new, model.dtype)
     read = model.apply(params, tokens, mask, cache=cache, last_only=True)
@@ -62,7 +64,8 @@ def _decode(model: Decoder, params, tokens, mask, temperatures, seeds, *, max_ne
 
     def step(s: _Loop) -> _Loop:
         drawn, logprob = sample(s.logits, seeds, s.place, temperatures,
-                                top_k=top_k, top_p=top_p, vocab=vocab)  # fmt: skip
+                                top_k=top_k, top_p=top_p, vocab=vocab,
+                                greedy=greedy)  # fmt: skip
         # Stopped rows go on writing into their own cache columns; nothing reads them.
         out = model.apply(params, drawn[:, None], s.running[:, None], cache=s.cache)
         hidden = out.hidden[:, 0].astype(jnp.float32)
@@ -169,6 +172,7 @@ def generate(
         raise ValueError(f"expected one seed a prompt: {len(prompts)} prompts, {len(seeds)} seeds")
     check_prompts(model, prompts, max_new_tokens)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # neighbours pad alike
+    greedy = sampling.temperature == 0
     out: list[Generation | None] = [None] * len(prompts)
     for at in range(0, len(order), batch_size):
         rows = order[at : at + batch_size]
@@ -182,7 +186,8 @@ def generate(
                 np.full((batch_size,), sampling.temperature, np.float32),
                 np.asarray([seeds[i] for i in rows] + filler, np.uint32),
                 max_new=max_new_tokens, stop_ids=tuple(sorted(set(stop_ids))),
-                top_k=sampling.top_k, top_p=sampling.top_p, vocab=vocab, pooling=pooling,
+                top_k=0 if greedy else sampling.top_k, top_p=1.0 if greedy else sampling.top_p,
+                vocab=vocab, pooling=pooling, greedy=greedy,
             )
         )  # fmt: skip
         for row, i in enumerate(rows):

@@ -35,6 +35,7 @@ class Sampling:
 
 
 GREEDY = Sampling(temperature=0.0)
+_HEAD = 64  # most probable tokens in which top-p is looked for before the whole vocabulary is sorted
 
 
 def cut(logits, *, top_k: int = 0, top_p: float = 1.0):
@@ -53,17 +54,36 @@ def cut(logits, *, top_k: int = 0, top_p: float = 1.0):
         bar = jax.lax.top_k(logits, top_k)[0][..., -1:]
         logits = jnp.where(logits < bar, -jnp.inf, logits)
     if top_p < 1.0:
-        order = jnp.argsort(logits, axis=-1, descending=True)
-        mass = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1), axis=-1)
-        before = jnp.cumsum(mass, axis=-1) - mass
         # A set that reaches top_p but for the sum's rounding has reached it.
-        keep = before < top_p * (1 - 1e-6)
-        keep = jnp.take_along_axis(keep, jnp.argsort(order, axis=-1), axis=-1)
-        logits = jnp.where(keep, logits, -jnp.inf)
+        bar = top_p * (1 - 1e-6)
+        total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+
+        def keep(size):
+            values, ids = jax.lax.top_k(logits, size)  # of equal values the lower id comes first
+            mass = jnp.exp(values - total)
+            before = jnp.cumsum(mass, axis=-1) - mass
+            last = jnp.sum(before < bar, axis=-1, keepdims=True) - 1
+            value = jnp.take_along_axis(values, last, axis=-1)
+            edge = jnp.take_along_axis(ids, last, axis=-1)
+            places = jnp.arange(logits.shape[-1]).reshape((1,) * (logits.ndim - 1) + (-1,))
+            return (logits > value) | ((logits == value) & (places <= edge))
+
+        size = logits.shape[-1]
+        if size > _HEAD:
+            # Sorting a vocabulary costs more than the model's step; a few tokens mostly reach p.
+            head = jnp.exp(jax.lax.top_k(logits, _HEAD)[0] - total).sum(-1)
+            kept = jax.lax.cond(
+                jnp.all(head >= top_p), lambda: keep(_HEAD), lambda: keep(size)
+            )
+        else:
+            kept = keep(size)
+        logits = jnp.where(kept, logits, -jnp.inf)
     return logits
 
 
-def sample(logits, seeds, place, temperatures, *, top_k=0, top_p=1.0, vocab=None):
+def sample(
+    logits, seeds, place, temperatures, *, top_k=0, top_p=1.0, vocab=None, greedy=False
+):  # fmt: skip
     """Draw one token a row.
 
     A row's noise depends on its seed and on the token's place in its reply alone: the same row
@@ -77,6 +97,7 @@ def sample(logits, seeds, place, temperatures, *, top_k=0, top_p=1.0, vocab=None
       top_k: static.
       top_p: static.
       vocab: ids from here on have probability 0 (embedding rows beyond the tokenizer, B10).
+      greedy: static; says that all temperatures are 0: no noise is drawn, nothing is sorted.
 
     Returns:
       tokens [B] int32, their log-probabilities [B] float32.
@@ -84,14 +105,19 @@ def sample(logits, seeds, place, temperatures, *, top_k=0, top_p=1.0, vocab=None
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     if vocab is not None and vocab < logits.shape[-1]:
         logits = jnp.where(jnp.arange(logits.shape[-1])[None, :] < vocab, logits, -jnp.inf)
-    greedy = temperatures == 0
-    scaled = cut(logits / jnp.where(greedy, 1.0, temperatures)[:, None], top_k=top_k, top_p=top_p)
+    if greedy:
+        tokens = jnp.argmax(logits, axis=-1)
+        logprobs = jax.nn.log_softmax(logits, axis=-1)
+        logprobs = jnp.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
+        return tokens.astype(jnp.int32), logprobs
+    cold = temperatures == 0
+    scaled = cut(logits / jnp.where(cold, 1.0, temperatures)[:, None], top_k=top_k, top_p=top_p)
     noise = jax.vmap(
         lambda s: jax.random.gumbel(
             jax.random.fold_in(jax.random.key(s), place), logits.shape[-1:], logits.dtype
         )
     )(seeds)
-    tokens = jnp.argmax(jnp.where(greedy[:, None], logits, scaled + noise), axis=-1)
-    plain = jax.nn.log_softmax(jnp.where(greedy[:, None], logits, scaled), axis=-1)
+    tokens = jnp.argmax(jnp.where(cold[:, None], logits, scaled + noise), axis=-1)
+    plain = jax.nn.log_softmax(jnp.where(cold[:, None], logits, scaled), axis=-1)
     logprobs = jnp.take_along_axis(plain, tokens[:, None], axis=-1)[:, 0]
     return tokens.astype(jnp.int32), logprobs
