@@ -35,7 +35,7 @@ class Sampling:
 
 
 GREEDY = Sampling(temperature=0.0)
-_HEAD = 64  # most probable tokens in which top-p is looked for before the whole vocabulary is sorted
+_HEAD = 64  # most probable tokens in which top-p is looked for before all are sorted
 
 
 def cut(logits, *, top_k: int = 0, top_p: float = 1.0):
