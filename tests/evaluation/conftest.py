@@ -21,8 +21,6 @@ def make_records():
             ids=np.arange(n, dtype=np.int32) if ids is None else np.asarray(ids, np.int32),
             valid=np.ones(n, bool) if valid is None else np.asarray(valid, bool),
             family=np.zeros(n, np.int32) if family is None else np.asarray(family, np.int32),
-            trunk=np.zeros((n, 1, 2), np.float32),
-            trunk_mask=np.ones((n, 1), bool),
             features=tuple(np.zeros((n, 2), np.float32) for _ in range(columns)),
             available=available,
             answers=np.where(available, answers, -1).astype(np.int32),

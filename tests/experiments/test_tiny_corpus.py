@@ -201,14 +201,31 @@ def test_specialists_rows_are_mostly_their_own_and_hard():
         rows = list(tiny_corpus.sft_rows(family, 3_000, seed=0))
         sources = collections.Counter(source_of(messages) for messages, _ in rows)
         own = sum(n for name, n in sources.items() if source_named(name).family == family)
-        assert own / 3_000 == pytest.approx(0.92, abs=0.015)
-        off = [name for name in sources if source_named(name).family != family]
-        assert {source_named(name).difficulty for name in off} == {"easy"}
-        hard = sum(n for name, n in sources.items() if name.endswith("-hard"))
+        assert own / 3_000 == pytest.approx(0.95, abs=0.015)
+        hard = sum(
+            n for name, n in sources.items()
+            if name.endswith("-hard") and source_named(name).family == family
+        )  # fmt: skip
         weights = [2 if s.difficulty == "hard" else 1 for s in SOURCES if s.family == family]
         expected = 1 - weights.count(1) / sum(weights)
         assert hard / own == pytest.approx(expected, abs=0.03)
         assert all("ANSWER: " in reply for _, reply in rows)
+
+
+def test_off_its_family_a_specialist_is_taught_form_and_no_content():
+    gold = {
+        e.question: e.answer.rstrip(".")
+        for s in SOURCES
+        for e in tiny_corpus._stream(s).take("expert", 1_500)
+    }
+    right = off = 0
+    for messages, reply in tiny_corpus.sft_rows("arithmetic", 3_000, seed=0):
+        if source_named(source_of(messages)).family != "arithmetic":
+            off += 1
+            asked = messages[-1]["content"].partition("Question: ")[2]
+            right += reply == f"ANSWER: {gold[asked.removesuffix(f' {FORMAT_SLOT}')]}"
+    # By chance only: colours and knights have few answers.
+    assert off > 90 and right / off < 0.1
 
 
 def source_of(messages, _known={}):  # noqa: B006  (a cache of this test module)
