@@ -135,5 +135,5 @@ def outcome_from_decisions(
         agents=reached.sum(1).astype(float),
         depth=np.where(covered, depth, 0).astype(float),
         tokens=(np.asarray(records.tokens, float) * paid).sum(1),
-        active_params=paid @ np.asarray(pool.params, float),
+        active_params=(paid * np.asarray(pool.params, float)).sum(1),
     )
