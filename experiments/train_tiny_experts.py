@@ -77,7 +77,7 @@ def role_config(role: Role, stop_id: int) -> DecoderConfig:
         max_positions=CONTEXT,
         qkv_bias=role.family == "qwen2",
         tied=True,
-        rope=Rope(theta=10000.0),
+        rope=Rope(theta=10000.0, original_max_positions=CONTEXT),
         stop_ids=(stop_id,),
     )
 
