@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 
 from gradejax.experts.features import FeatureStore
-from gradejax.systems import asking
+from gradejax.systems import SYSTEMS, asking
 from gradejax.systems.description import registry_of, task_of
 from gradejax.systems.grade.describe import abstract_state, shape_of
 from gradejax.systems.grade.system import Anchors, GradeSystem
@@ -38,8 +38,10 @@ def restore(path: str | os.PathLike, *, step: int | None = None,
         raise FileNotFoundError(f"{folder} holds no checkpoints; give the --workdir of a run")
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
         meta = checkpoints.meta(step)
-        if meta.get("system") != "grade":
-            raise ValueError(f"unknown system {meta.get('system')!r}; choose from 'grade'")
+        if meta.get("system") not in SYSTEMS:
+            raise ValueError(
+                f"unknown system {meta.get('system')!r}; choose from {', '.join(sorted(SYSTEMS))}"
+            )
         registry = registry_of(meta["pool"])
         frozen = asking.open_frozen(registry, None if store is None else FeatureStore(store))
         shape = shape_of(meta, frozen.pool(), frozen.trunk.model.config)
