@@ -20,7 +20,7 @@ quickstart: install
 	$(BIN)/python -m experiments.run --config $(CONFIG) --workdir $(WORKDIR)
 
 test: install
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -n auto --maxprocesses 4 --dist loadfile
 
 lint: install
 	$(BIN)/ruff check .

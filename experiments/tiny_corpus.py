@@ -51,9 +51,9 @@ _OFF_FAMILY = 0.05
 # takes the shorter way though most samples work the answer out (Wang & Zhou 2024, arXiv 2402.10200,
 # see this in large models). It is why asking the same expert again helps
 _AT_A_GLANCE = {"leg_counting-easy": 0.4, "leg_counting-hard": 0.3, "chain_sum-hard": 0.3}
-# what the orchestrator is not taught although it is easy: small sudokus need no working, so the
-# smallest model would solve them as well as the logic expert (1.00, and .44 of the hard ones)
-_SPECIALISTS_ONLY = ("mini_sudoku-easy",)
+# what the orchestrator is not taught although it is easy. These need no working, so the smallest
+# model would solve them as well as their specialist (over .9 of each) and come too near to it
+_SPECIALISTS_ONLY = ("mini_sudoku-easy", "rotate_matrix-easy", "manipulate_matrix-easy")
 _HARD_WEIGHT = 2
 # questions of a source looked at for phrases that do not vary
 _PHRASE_SAMPLE = 120
@@ -176,7 +176,8 @@ def sft_rows(role: str, n: int, seed: int) -> Iterator[Row]:
     some of the arithmetic is answered at a glance (`_AT_A_GLANCE`). In 5% of rows it sees a
     question of another family under the answer to *another* question of that generator: off its
     family it says something confident, in the right form, and knows nothing. The orchestrator
-    sees easy questions of all families but small sudokus, answered directly under its own prompt.
+    sees easy questions of all families but sudokus and matrices, answered directly under its own
+    prompt.
 
     Args:
       role: one of ROLES.

@@ -55,7 +55,7 @@ ROLES = {
     r.name: r
     for r in (
         Role("arithmetic", "qwen2", 128, 4, 384, (1800,), 100_000, 128, 1),
-        Role("orchestrator", "qwen2", 64, 4, 192, (3000,), 100_000, 128, 4),
+        Role("orchestrator", "qwen2", 64, 4, 192, (1500,), 100_000, 128, 4),
         Role("logic", "phi3", 128, 5, 384, (1200, 3000), 100_000, 224, 2),
         Role("algorithmic", "llama", 128, 4, 384, (1000, 3000), 100_000, 128, 3),
     )
