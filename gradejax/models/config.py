@@ -11,25 +11,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from gradejax.models.rotary import Rope
+
 FAMILIES = ("llama", "phi3", "qwen2")
-ROPE_TYPES = ("default", "linear", "llama3")
-ACTIVATIONS = ("gelu", "gelu_pytorch_tanh", "silu")
-
-
-@dataclasses.dataclass(frozen=True)
-class Rope:
-    """Rotary embedding: base, kind of scaling, and the scaling's numbers.
-
-    ``llama3`` divides low frequencies by ``factor``, keeps high ones and blends between
-    (Llama 3.1 release); ``linear`` divides all of them by ``factor``.
-    """
-
-    theta: float = 10000.0
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_positions: int = 8192
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "silu")
+NORMS = ("layer", "rms", "rms_plus_one")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +39,19 @@ class DecoderConfig:
       mlp_bias: whether the MLP's matrices carry biases (llama's ``mlp_bias``).
       tied: whether the head is the embedding.
       sliding_window: keys a query may see, itself included; None sees all.
-      rope: rotary embedding.
+      sliding: for each layer, whether it has the window; () has it in all.
+      rope: rotary embedding; None for a family with learned positions.
+      local_rope: rotary embedding of the layers with a window, where it is another.
+      norm: one of NORMS.
+      post_norms: whether what attention and MLP give is normed as well (gemma 2 and 3).
+      qk_norm: whether each head's query and key are normed (qwen3, gemma 3).
+      attn_scale: of attention scores; None is head_dim^-1/2.
+      attn_softcap: bends attention scores to ± this.
+      final_softcap: bends logits to ± this.
+      embed_scale: embeddings are multiplied by it, in the model's dtype.
+      learned_positions: whether positions are embeddings of their own (gpt2).
+      gated: whether the MLP is gated.
+      sinks: whether each head has a sink (gpt_oss).
       stop_ids: ids that end a reply according to this config alone.
     """
 
@@ -73,7 +71,19 @@ class DecoderConfig:
     mlp_bias: bool = False
     tied: bool = False
     sliding_window: int | None = None
-    rope: Rope = Rope()
+    sliding: tuple[bool, ...] = ()
+    rope: Rope | None = Rope()
+    local_rope: Rope | None = None
+    norm: str = "rms"
+    post_norms: bool = False
+    qk_norm: bool = False
+    attn_scale: float | None = None
+    attn_softcap: float | None = None
+    final_softcap: float | None = None
+    embed_scale: float | None = None
+    learned_positions: bool = False
+    gated: bool = True
+    sinks: bool = False
     stop_ids: tuple[int, ...] = ()
 
     def __post_init__(self):
@@ -90,8 +100,19 @@ class DecoderConfig:
             raise ValueError(
                 f"unsupported hidden_act {self.activation!r}; supported: {', '.join(ACTIVATIONS)}"
             )
-        if self.head_dim % 2:
+        if self.rope is not None and self.head_dim % 2:
             raise ValueError(f"head_dim must be even for rotary embeddings, got {self.head_dim}")
+
+    def window(self, layer: int) -> int | None:
+        """Keys a query of this layer may see, itself included; None sees all."""
+        if self.sliding and not self.sliding[layer]:
+            return None
+        return self.sliding_window
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """The rotary embedding of this layer."""
+        local = self.local_rope is not None and self.window(layer) is not None
+        return self.local_rope if local else self.rope
 
 
 def ids_of(value: Any) -> tuple[int, ...]:
@@ -103,13 +124,16 @@ def ids_of(value: Any) -> tuple[int, ...]:
     return tuple(int(v) for v in value)
 
 
+ROPES_READ = ("default", "linear", "llama3")
+
+
 def _rope(raw: Mapping[str, Any]) -> Rope:
     # transformers 5 writes `rope_parameters` (theta inside); 4 wrote `rope_theta` + `rope_scaling`.
     entry = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
     theta = float(entry.get("rope_theta", raw.get("rope_theta", 10000.0)))
     kind = entry.get("rope_type", entry.get("type", "default"))
-    if kind not in ROPE_TYPES:
-        raise ValueError(f"unsupported rope type {kind!r}; supported: {', '.join(ROPE_TYPES)}")
+    if kind not in ROPES_READ:
+        raise ValueError(f"unsupported rope type {kind!r}; supported: {', '.join(ROPES_READ)}")
     if raw.get("partial_rotary_factor", entry.get("partial_rotary_factor", 1.0)) != 1.0:
         raise ValueError("partial_rotary_factor other than 1.0 is not supported")
     if kind != "default" and "factor" not in entry:

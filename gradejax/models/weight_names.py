@@ -1,12 +1,31 @@
 """How a family's Hugging Face tensors are called and where they belong: data, no reading.
 
-Linear weights are (out, in) in torch and (in, ...) here; a fused tensor (phi3's qkv and gate_up)
-is one entry of several parts, split along its rows (fault D02, trap T19).
+A tensor of a checkpoint is cut along its output axis into parts, each of which fills a place of one
+of our arrays: q, k and v, apart or fused in the file (phi3, gpt2), fill places of one grouped
+kernel. Both directions follow from the same entry.
 """
 
 import dataclasses
+from typing import Any
 
 from gradejax.models.config import DecoderConfig
+
+ALL = slice(None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A stretch of a tensor and where it goes.
+
+    Attributes:
+      path: of our array.
+      size: entries of the stretch along the tensor's output axis.
+      at: index into our array of the place it fills.
+    """
+
+    path: str
+    size: int
+    at: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,14 +35,15 @@ class Entry:
     Attributes:
       name: Hugging Face name.
       shape: its shape there.
-      parts: (path in our tree, rows of the tensor) in order; one part unless fused.
-      linear: whether it is an (out, in) matrix to transpose.
+      parts: in order along the output axis; one unless fused.
+      kind: "linear", an (out, in) matrix to transpose (fault D02); "conv", an (in, out) matrix;
+        "plain", taken as it stands and cut along its first axis.
     """
 
     name: str
     shape: tuple[int, ...]
-    parts: tuple[tuple[str, int], ...]
-    linear: bool
+    parts: tuple[Part, ...]
+    kind: str = "plain"
 
 
 # Tensors that a family's files are known to carry though no parameter belongs to them (D04).
@@ -34,45 +54,67 @@ IGNORED_SUFFIXES = {
 }
 
 
-def _linear(name: str, rows: list[tuple[str, int]], columns: int, bias: bool) -> list[Entry]:
-    total = sum(n for _, n in rows)
-    kernels = tuple((f"{path}/kernel", n) for path, n in rows)
-    out = [Entry(f"{name}.weight", (total, columns), kernels, True)]
+def _matrix(name: str, inputs: int, parts: list[Part], bias: bool, kind="linear") -> list[Entry]:
+    """The weight and bias of one torch module whose kernel's parts are ``parts``."""
+    total = sum(p.size for p in parts)
+    kernels = tuple(dataclasses.replace(p, path=f"{p.path}/kernel") for p in parts)
+    shape = (total, inputs) if kind == "linear" else (inputs, total)
+    out = [Entry(f"{name}.weight", shape, kernels, kind)]
     if bias:
-        biases = tuple((f"{path}/bias", n) for path, n in rows)
-        out.append(Entry(f"{name}.bias", (total,), biases, False))
+        # Our biases lack the kernels' input axis.
+        biases = tuple(Part(f"{p.path}/bias", p.size, p.at[1:]) for p in parts)
+        out.append(Entry(f"{name}.bias", (total,), biases))
     return out
+
+
+def qkv_parts(config: DecoderConfig, path: str) -> dict[str, Part]:
+    """Places of q, k and v in the fused kernel [E, K, R + 2, H]."""
+    share = config.num_heads // config.num_kv_heads
+    key = config.num_kv_heads * config.head_dim
+    return {
+        "q": Part(path, share * key, (ALL, ALL, slice(0, share))),
+        "k": Part(path, key, (ALL, ALL, share)),
+        "v": Part(path, key, (ALL, ALL, share + 1)),
+    }
+
+
+def gated_parts(config: DecoderConfig, path: str) -> dict[str, Part]:
+    """Places of gate and up in the fused kernel [E, 2, F]."""
+    return {w: Part(path, config.mlp_width, (ALL, i)) for i, w in enumerate(("gate", "up"))}
+
+
+def _layer(c: DecoderConfig, i: int) -> list[Entry]:
+    hf, ours = f"model.layers.{i}", f"layers_{i}"
+    vector = lambda name, path: Entry(  # noqa: E731
+        f"{hf}.{name}.weight", (c.width,), (Part(f"{ours}/{path}/scale", c.width),)
+    )
+    heads = qkv_parts(c, f"{ours}/attn/qkv")
+    gated = gated_parts(c, f"{ours}/mlp/gate_up")
+    table = [vector("input_layernorm", "attn_norm"), vector("post_attention_layernorm", "mlp_norm")]
+    if c.family == "phi3":
+        table += _matrix(f"{hf}.self_attn.qkv_proj", c.width, list(heads.values()), c.qkv_bias)
+        table += _matrix(f"{hf}.mlp.gate_up_proj", c.width, list(gated.values()), c.mlp_bias)
+    else:
+        for letter, part in heads.items():
+            table += _matrix(f"{hf}.self_attn.{letter}_proj", c.width, [part], c.qkv_bias)
+        for word, part in gated.items():
+            table += _matrix(f"{hf}.mlp.{word}_proj", c.width, [part], c.mlp_bias)
+    out, down = Part(f"{ours}/attn/o", c.width), Part(f"{ours}/mlp/down", c.width)
+    table += _matrix(f"{hf}.self_attn.o_proj", c.num_heads * c.head_dim, [out], c.out_bias)
+    table += _matrix(f"{hf}.mlp.down_proj", c.mlp_width, [down], c.mlp_bias)
+    return table
 
 
 def weight_table(config: DecoderConfig) -> list[Entry]:
     """Every tensor that a checkpoint of this config must hold (the head apart when tied)."""
     c = config
-    vector = lambda name, path: Entry(name, (c.width,), ((path, c.width),), False)  # noqa: E731
-    q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     table = [
         Entry("model.embed_tokens.weight", (c.vocab_size, c.width),
-              (("embedding/embedding", c.vocab_size),), False),
-        vector("model.norm.weight", "norm/scale"),
+              (Part("embedding/embedding", c.vocab_size),)),
+        Entry("model.norm.weight", (c.width,), (Part("norm/scale", c.width),)),
     ]  # fmt: skip
     for i in range(c.num_layers):
-        hf, ours = f"model.layers.{i}", f"layers_{i}"
-        table += [
-            vector(f"{hf}.input_layernorm.weight", f"{ours}/attn_norm/scale"),
-            vector(f"{hf}.post_attention_layernorm.weight", f"{ours}/mlp_norm/scale"),
-        ]
-        heads = [(f"{ours}/attn/q", q), (f"{ours}/attn/k", kv), (f"{ours}/attn/v", kv)]
-        gated = [(f"{ours}/mlp/gate", c.mlp_width), (f"{ours}/mlp/up", c.mlp_width)]
-        if c.family == "phi3":
-            table += _linear(f"{hf}.self_attn.qkv_proj", heads, c.width, c.qkv_bias)
-            table += _linear(f"{hf}.mlp.gate_up_proj", gated, c.width, c.mlp_bias)
-        else:
-            for letter, part in zip("qkv", heads, strict=True):
-                table += _linear(f"{hf}.self_attn.{letter}_proj", [part], c.width, c.qkv_bias)
-            for word, part in zip(("gate", "up"), gated, strict=True):
-                table += _linear(f"{hf}.mlp.{word}_proj", [part], c.width, c.mlp_bias)
-        table += _linear(f"{hf}.self_attn.o_proj", [(f"{ours}/attn/o", c.width)], q, c.out_bias)
-        down = [(f"{ours}/mlp/down", c.width)]
-        table += _linear(f"{hf}.mlp.down_proj", down, c.mlp_width, c.mlp_bias)
+        table += _layer(c, i)
     if not c.tied:
         table.append(head_entry(c))
     return table
@@ -81,4 +123,4 @@ def weight_table(config: DecoderConfig) -> list[Entry]:
 def head_entry(config: DecoderConfig) -> Entry:
     """The output head; in a tied checkpoint it may stand beside the embedding, if equal to it."""
     return Entry("lm_head.weight", (config.vocab_size, config.width),
-                 (("head/kernel", config.vocab_size),), True)  # fmt: skip
+                 (Part("head/kernel", config.vocab_size),), "linear")  # fmt: skip

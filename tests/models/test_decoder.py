@@ -10,7 +10,7 @@ from hf_folders import checkpoint, rows_of
 
 from gradejax.models.cache import empty_cache
 from gradejax.models.config import DecoderConfig
-from gradejax.models.decoder import SHARED_SEGMENT, Decoder, causal_mask, token_positions
+from gradejax.models.decoder import SHARED_SEGMENT, Decoder, token_positions
 
 FAMILIES = ("llama", "phi3", "qwen2")
 
@@ -26,10 +26,9 @@ def test_later_tokens_have_no_gradient(name):
     x = jnp.asarray(rng.normal(size=(1, 11, ckpt.config.width)), jnp.float32)
     real = jnp.ones((1, 11), bool)
     positions = token_positions(real)
-    mask = causal_mask(positions, positions, real, window=ckpt.config.sliding_window)
 
     def at_five(x):
-        out = ckpt.model.apply(ckpt.params, x, positions, mask, method="blocks")
+        out = ckpt.model.apply(ckpt.params, x, positions, real, method="blocks")
         return jnp.sum(out[0, 5] ** 2)
 
     size = np.abs(jax.jit(jax.grad(at_five))(x)[0]).max(axis=1)
@@ -43,10 +42,9 @@ def test_window_bounds_the_reach():
     x = jnp.asarray(np.random.default_rng(4).normal(size=(1, 19, 36)), jnp.float32)
     real = jnp.ones((1, 19), bool)
     positions = token_positions(real)
-    mask = causal_mask(positions, positions, real, window=7)
 
     def last(x):
-        out = ckpt.model.apply(ckpt.params, x, positions, mask, method="blocks")
+        out = ckpt.model.apply(ckpt.params, x, positions, real, method="blocks")
         return jnp.sum(out[0, 18] ** 2)
 
     reach = jax.grad(last)(x)
@@ -129,4 +127,4 @@ def test_shapes_with_prime_dimensions():
     assert out.logits.shape == (11, 13, 53) and out.hidden.shape == (11, 13, 37)
     cache = jax.eval_shape(lambda: empty_cache(config, 11, 29))
     out = jax.eval_shape(lambda p, t, c: model.apply(p, t, cache=c), params, tokens, cache)
-    assert jax.tree.map(jnp.shape, out.cache.layers) == (((11, 29, 5, 14),) * 2,) * 3
+    assert jax.tree.map(jnp.shape, out.cache.own) == (((11, 5, 14, 29), (11, 5, 29, 14)),) * 3

@@ -49,7 +49,7 @@ def test_partial_rotary_is_refused():
     [
         ({"model_type": "gpt_neox"}, "'gpt_neox'; supported: llama, phi3, qwen2"),
         ({"model_type": ...}, "None; supported: llama, phi3, qwen2"),
-        ({"hidden_act": "relu2"}, "'relu2'; supported: gelu, gelu_pytorch_tanh, silu"),
+        ({"hidden_act": "relu2"}, "'relu2'; supported: gelu, gelu_new, gelu_pytorch_tanh, silu"),
         ({"num_key_value_heads": 4}, "num_attention_heads=6 .* num_key_value_heads=4"),
         ({"vocab_size": ..., "hidden_size": ...}, "lacks vocab_size, hidden_size"),
         ({"head_dim": 7}, "head_dim must be even .* got 7"),
