@@ -14,9 +14,10 @@ import jax.numpy as jnp
 
 from gradejax.models import cache as cache_lib
 from gradejax.models.attention import SHARED_SEGMENT, causal_mask, token_positions
+from gradejax.models.block import Adapters, Block
 from gradejax.models.cache import KVCache, Part
 from gradejax.models.config import DecoderConfig
-from gradejax.models.layers import Adapters, Block, Linear, make_norm
+from gradejax.models.layers import Linear, make_norm
 from gradejax.models.lora import Lora
 from gradejax.models.rotary import rope_tables
 

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradejax.models.attention import token_positions
+from gradejax.models.block import Block
 from gradejax.models.decoder import Decoder, views
-from gradejax.models.layers import Block, make_norm
+from gradejax.models.layers import make_norm
 from gradejax.types import Trunk
 
 TRAINABLE = 2  # layers that the encoder's copy trains

@@ -15,7 +15,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
-from gradejax.models.weight_names import IGNORED_SUFFIXES, Entry, head_entry, weight_table
+from gradejax.models.weight_names import (
+    IGNORED_SUFFIXES,
+    PREFIX,
+    Entry,
+    head_entry,
+    weight_table,
+)
 
 Readers = Mapping[str, Callable[[], np.ndarray]]
 DTYPES = ("float32", "bfloat16", "float16")
@@ -29,7 +35,10 @@ def place(entry: Entry, array: np.ndarray, targets: Mapping[str, np.ndarray]) ->
         start += part.size
         target = targets[part.path]
         cut = array[:, stretch] if entry.kind == "conv" else array[stretch]
-        cut = cut.T if entry.kind == "linear" else cut
+        if entry.kind == "linear":
+            cut = cut.T
+        elif entry.kind == "interleaved":
+            cut = cut.reshape(*cut.shape[:-1], -1, 2).swapaxes(-1, -2)
         target[part.at] = cut.reshape(target[part.at].shape)
 
 
@@ -38,7 +47,8 @@ def gather(entry: Entry, sources: Mapping[str, np.ndarray]) -> np.ndarray:
     cuts = []
     for part in entry.parts:
         cut = np.asarray(sources[part.path])[part.at]
-        if entry.kind == "plain":
+        if entry.kind in ("plain", "interleaved"):
+            cut = cut.swapaxes(-1, -2) if entry.kind == "interleaved" else cut
             cuts.append(cut.reshape(part.size, *entry.shape[1:]))
         else:
             cut = cut.reshape(-1, part.size)
@@ -115,6 +125,9 @@ def params_from_tensors(config: DecoderConfig, tensors: Readers, *, dtype=jnp.fl
     if kind.name not in DTYPES:
         raise ValueError(f"unsupported dtype {kind.name!r}; choose from {', '.join(DTYPES)}")
     table = weight_table(config)
+    prefix = PREFIX[config.family]
+    if not any(n.startswith(prefix) for n in tensors):  # a file of the trunk alone
+        tensors = {n if n == head_entry(config).name else prefix + n: r for n, r in tensors.items()}
     _check_names(config, table, set(tensors), where)
     _check_tied_head(config, table, tensors, where)
     shapes = parameter_shapes(config)

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 from gradejax.models.config import DecoderConfig
+from gradejax.models.families import FAMILIES
 
 ALL = slice(None)
 
@@ -37,7 +38,8 @@ class Entry:
       shape: its shape there.
       parts: in order along the output axis; one unless fused.
       kind: "linear", an (out, in) matrix to transpose (fault D02); "conv", an (in, out) matrix;
-        "plain", taken as it stands and cut along its first axis.
+        "plain", taken as it stands and cut along its first axis; "interleaved", gate and up turn by
+        turn along the last axis.
     """
 
     name: str
@@ -47,11 +49,11 @@ class Entry:
 
 
 # Tensors that a family's files are known to carry though no parameter belongs to them (D04).
-IGNORED_SUFFIXES = {
-    "llama": (".self_attn.rotary_emb.inv_freq",),
-    "phi3": (".self_attn.rotary_emb.inv_freq",),
-    "qwen2": (".self_attn.rotary_emb.inv_freq",),
+IGNORED_SUFFIXES = dict.fromkeys(FAMILIES, (".self_attn.rotary_emb.inv_freq",)) | {
+    "gpt2": (".attn.bias", ".attn.masked_bias")  # causal masks
 }
+# What names begin with in a file of the whole model; files of gpt2's trunk alone leave it out.
+PREFIX = dict.fromkeys(FAMILIES, "model.") | {"gpt2": "transformer."}
 
 
 def _matrix(name: str, inputs: int, parts: list[Part], bias: bool, kind="linear") -> list[Entry]:
@@ -83,38 +85,121 @@ def gated_parts(config: DecoderConfig, path: str) -> dict[str, Part]:
     return {w: Part(path, config.mlp_width, (ALL, i)) for i, w in enumerate(("gate", "up"))}
 
 
-def _layer(c: DecoderConfig, i: int) -> list[Entry]:
-    hf, ours = f"model.layers.{i}", f"layers_{i}"
-    vector = lambda name, path: Entry(  # noqa: E731
-        f"{hf}.{name}.weight", (c.width,), (Part(f"{ours}/{path}/scale", c.width),)
-    )
-    heads = qkv_parts(c, f"{ours}/attn/qkv")
-    gated = gated_parts(c, f"{ours}/mlp/gate_up")
-    table = [vector("input_layernorm", "attn_norm"), vector("post_attention_layernorm", "mlp_norm")]
+def _norm(name: str, path: str, size: int, bias: bool = False) -> list[Entry]:
+    kinds = {"weight": "scale", "bias": "bias"} if bias else {"weight": "scale"}
+    return [Entry(f"{name}.{k}", (size,), (Part(f"{path}/{v}", size),)) for k, v in kinds.items()]
+
+
+def _attention(c: DecoderConfig, hf: str, ours: str) -> list[Entry]:
+    heads = qkv_parts(c, f"{ours}/qkv")
     if c.family == "phi3":
-        table += _matrix(f"{hf}.self_attn.qkv_proj", c.width, list(heads.values()), c.qkv_bias)
-        table += _matrix(f"{hf}.mlp.gate_up_proj", c.width, list(gated.values()), c.mlp_bias)
+        table = _matrix(f"{hf}.qkv_proj", c.width, list(heads.values()), c.qkv_bias)
     else:
+        table = []
         for letter, part in heads.items():
-            table += _matrix(f"{hf}.self_attn.{letter}_proj", c.width, [part], c.qkv_bias)
-        for word, part in gated.items():
-            table += _matrix(f"{hf}.mlp.{word}_proj", c.width, [part], c.mlp_bias)
-    out, down = Part(f"{ours}/attn/o", c.width), Part(f"{ours}/mlp/down", c.width)
-    table += _matrix(f"{hf}.self_attn.o_proj", c.num_heads * c.head_dim, [out], c.out_bias)
-    table += _matrix(f"{hf}.mlp.down_proj", c.mlp_width, [down], c.mlp_bias)
+            table += _matrix(f"{hf}.{letter}_proj", c.width, [part], c.qkv_bias)
+    size = c.num_heads * c.head_dim
+    table += _matrix(f"{hf}.o_proj", size, [Part(f"{ours}/o", c.width)], c.out_bias)
+    if c.qk_norm:
+        for letter in "qk":
+            table += _norm(f"{hf}.{letter}_norm", f"{ours}/{letter}_norm", c.head_dim)
+    if c.sinks:
+        table.append(Entry(f"{hf}.sinks", (c.num_heads,), (Part(f"{ours}/sinks", c.num_heads),)))
     return table
 
 
+def _mlp(c: DecoderConfig, hf: str, ours: str) -> list[Entry]:
+    gated, down = gated_parts(c, f"{ours}/gate_up"), Part(f"{ours}/down", c.width)
+    if c.family == "phi3":
+        table = _matrix(f"{hf}.gate_up_proj", c.width, list(gated.values()), c.mlp_bias)
+    else:
+        table = []
+        for word, part in gated.items():
+            table += _matrix(f"{hf}.{word}_proj", c.width, [part], c.mlp_bias)
+    return table + _matrix(f"{hf}.down_proj", c.mlp_width, [down], c.mlp_bias)
+
+
+def _mixtral_experts(c: DecoderConfig, hf: str, ours: str) -> list[Entry]:
+    """One matrix an expert in the file: w1 gate, w3 up, w2 down."""
+    router = Part(f"{ours}/router", c.experts)
+    table = _matrix(f"{hf}.gate", c.width, [router], False)
+    gated = gated_parts(c, f"{ours}/gate_up").values()
+    for x in range(c.experts):
+        for word, part in zip(("w1", "w3"), gated, strict=True):
+            part = dataclasses.replace(part, at=(x, *part.at))
+            table += _matrix(f"{hf}.experts.{x}.{word}", c.width, [part], False)
+        down = Part(f"{ours}/down", c.width, (x,))
+        table += _matrix(f"{hf}.experts.{x}.w2", c.mlp_width, [down], False)
+    return table
+
+
+def _gpt_oss_experts(c: DecoderConfig, hf: str, ours: str) -> list[Entry]:
+    """All experts in one tensor, (in, out) already, gate and up turn by turn."""
+    x, e, f = c.experts, c.width, c.mlp_width
+    part = lambda path: (Part(f"{ours}/{path}", x),)  # noqa: E731
+    return [
+        *_matrix(f"{hf}.router", e, [Part(f"{ours}/router", x)], True),
+        Entry(f"{hf}.experts.gate_up_proj", (x, e, 2 * f), part("gate_up/kernel"), "interleaved"),
+        Entry(f"{hf}.experts.gate_up_proj_bias", (x, 2 * f), part("gate_up/bias"), "interleaved"),
+        Entry(f"{hf}.experts.down_proj", (x, f, e), part("down/kernel")),
+        Entry(f"{hf}.experts.down_proj_bias", (x, e), part("down/bias")),
+    ]
+
+
+def _gpt2_layer(c: DecoderConfig, hf: str, ours: str) -> list[Entry]:
+    heads = list(qkv_parts(c, f"{ours}/attn/qkv").values())
+    part = lambda path, size: [Part(f"{ours}/{path}", size)]  # noqa: E731
+    conv = lambda name, inputs, parts: _matrix(f"{hf}.{name}", inputs, parts, True, "conv")  # noqa: E731
+    return [
+        *_norm(f"{hf}.ln_1", f"{ours}/attn_norm", c.width, True),
+        *conv("attn.c_attn", c.width, heads),
+        *conv("attn.c_proj", c.width, part("attn/o", c.width)),
+        *_norm(f"{hf}.ln_2", f"{ours}/mlp_norm", c.width, True),
+        *conv("mlp.c_fc", c.width, part("mlp/up", c.mlp_width)),
+        *conv("mlp.c_proj", c.mlp_width, part("mlp/down", c.width)),
+    ]
+
+
+# Names of the norms around the two halves of a block, without and with norms after them.
+_NORMS = {
+    False: {"input_layernorm": "attn_norm", "post_attention_layernorm": "mlp_norm"},
+    True: {"input_layernorm": "attn_norm", "post_attention_layernorm": "attn_post_norm",
+           "pre_feedforward_layernorm": "mlp_norm", "post_feedforward_layernorm": "mlp_post_norm"},
+}  # fmt: skip
+
+
+def _layer(c: DecoderConfig, hf: str, ours: str) -> list[Entry]:
+    table = []
+    for name, path in _NORMS[c.post_norms].items():
+        table += _norm(f"{hf}.{name}", f"{ours}/{path}", c.width)
+    table += _attention(c, f"{hf}.self_attn", f"{ours}/attn")
+    if c.family == "mixtral":
+        return table + _mixtral_experts(c, f"{hf}.block_sparse_moe", f"{ours}/mlp")
+    if c.family == "gpt_oss":
+        return table + _gpt_oss_experts(c, f"{hf}.mlp", f"{ours}/mlp")
+    return table + _mlp(c, f"{hf}.mlp", f"{ours}/mlp")
+
+
 def weight_table(config: DecoderConfig) -> list[Entry]:
-    """Every tensor that a checkpoint of this config must hold (the head apart when tied)."""
+    """Every tensor that a checkpoint of this config must hold (the head apart when tied).
+
+    The embedding stands first.
+    """
     c = config
-    table = [
-        Entry("model.embed_tokens.weight", (c.vocab_size, c.width),
-              (Part("embedding/embedding", c.vocab_size),)),
-        Entry("model.norm.weight", (c.width,), (Part("norm/scale", c.width),)),
-    ]  # fmt: skip
-    for i in range(c.num_layers):
-        table += _layer(c, i)
+    embed = lambda name, path, rows: Entry(  # noqa: E731
+        f"{name}.weight", (rows, c.width), (Part(f"{path}/embedding", rows),)
+    )
+    if c.family == "gpt2":
+        table = [embed("transformer.wte", "embedding", c.vocab_size),
+                 embed("transformer.wpe", "positions", c.max_positions)]  # fmt: skip
+        for i in range(c.num_layers):
+            table += _gpt2_layer(c, f"transformer.h.{i}", f"layers_{i}")
+        table += _norm("transformer.ln_f", "norm", c.width, True)
+    else:
+        table = [embed("model.embed_tokens", "embedding", c.vocab_size)]
+        for i in range(c.num_layers):
+            table += _layer(c, f"model.layers.{i}", f"layers_{i}")
+        table += _norm("model.norm", "norm", c.width)
     if not c.tied:
         table.append(head_entry(c))
     return table
