@@ -34,7 +34,7 @@ INERT_KEYS = frozenset({
 })  # fmt: skip
 INERT_PREFIXES = ("_", "summary_")
 # Read by those families that have them; elsewhere only "off" is accepted.
-OFF = (None, False, 0, 1, "none", {}, [])
+OFF = (None, False, 0, "none", {}, [])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,20 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hf_folders import checkpoint, rows_of
+from hf_folders import checkpoint, expected, rows_of
 
 from gradejax.models.cache import empty_cache
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import SHARED_SEGMENT, Decoder, token_positions
 
-FAMILIES = ("llama", "phi3", "qwen2")
+FAMILIES = ("llama", "phi3", "gemma3", "gpt_oss", "gpt2")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_later_tokens_have_no_gradient(name):
     """Gradient of the state at place 5 by each place's embedding: zero after 5, not before.
 
-    phi3 has a window of 7 in two layers, so all six places before reach it.
+    Windows are of 7, so all six places before reach it.
     """
     ckpt = checkpoint(name)
     rng = np.random.default_rng(3)
@@ -105,6 +105,64 @@ def test_last_only_is_the_last_column():
     last = ckpt.model.apply(ckpt.params, tokens, last_only=True).logits
     assert last.shape == (1, 1, 113)
     np.testing.assert_allclose(last, whole[:, -1:], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gemma", "gpt2"])
+def test_embeddings_in_place_of_tokens(name):
+    """What ``embed`` gives, scaled (gemma) and before learned positions (gpt2), read as tokens are;
+    soft embeddings put between tokens take positions of their own."""
+    ckpt, row = checkpoint(name), jnp.asarray([rows_of(name)[1]])
+    embed = lambda t: ckpt.model.apply(ckpt.params, t, method="embed")  # noqa: E731
+    read = jax.jit(lambda e, c: ckpt.model.apply(ckpt.params, embeds=e, cache=c))
+    np.testing.assert_allclose(
+        read(embed(row), None).logits[0], expected(name)["solo_logits"], atol=3e-5
+    )
+    soft = jnp.asarray(np.random.default_rng(8).normal(size=(1, 3, 36)), jnp.float32)
+    whole = read(jnp.concatenate([embed(row[:, :9]), soft, embed(row[:, 9:])], axis=1), None)
+    cache, pieces = empty_cache(ckpt.config, 1, 29), []
+    for piece in (embed(row[:, :9]), soft, embed(row[:, 9:])):
+        out = read(piece, cache)
+        cache = out.cache
+        pieces.append(out.logits)
+    np.testing.assert_allclose(np.concatenate(pieces, axis=1), whole.logits, atol=3e-5)
+    assert cache.positions[0, :23].tolist() == list(range(23))
+
+
+def test_tokens_or_embeddings():
+    ckpt, row = checkpoint("qwen2"), jnp.asarray([[3, 4]])
+    for both in ({}, {"tokens": row, "embeds": jnp.zeros((1, 2, 36))}):
+        with pytest.raises(ValueError, match="give either tokens or embeds"):
+            ckpt.model.apply(ckpt.params, **both)
+
+
+def test_states_of_a_layer():
+    """Negative counts from the end; layers above are not run, so their weights may be missing."""
+    ckpt, row = checkpoint("gemma3"), jnp.asarray([rows_of("gemma3")[1]])
+    run = lambda params, layer: ckpt.model.apply(  # noqa: E731
+        params, row, layer=layer, method="hidden"
+    )
+    few = {"params": {k: ckpt.params["params"][k] for k in ("embedding", "layers_0", "layers_1")}}
+    np.testing.assert_array_equal(run(few, 2), run(ckpt.params, -2))
+    np.testing.assert_array_equal(run(ckpt.params, None), run(ckpt.params, 3))
+    assert np.abs(run(ckpt.params, 2) - run(ckpt.params, 1)).max() > 0.1
+    for layer in (4, -5):
+        with pytest.raises(ValueError, match=f"layer must lie in 0 to 3 or -4 to -1, got {layer}"):
+            run(ckpt.params, layer if layer > 0 else layer)
+
+
+def test_remat_changes_no_gradient_and_holds_less():
+    ckpt = checkpoint("qwen2")
+    tokens = jnp.asarray(np.random.default_rng(9).integers(3, 113, (4, 64)))
+
+    def compiled(model):
+        loss = lambda p, t: jnp.sum(model.apply(p, t, method="hidden") ** 2)  # noqa: E731
+        return jax.jit(jax.grad(loss)).lower(ckpt.params, tokens).compile()
+
+    plain, less = compiled(ckpt.model), compiled(ckpt.model.clone(remat=True))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3),
+                 plain(ckpt.params, tokens), less(ckpt.params, tokens))  # fmt: skip
+    size = [c.memory_analysis().temp_size_in_bytes for c in (plain, less)]
+    assert size[1] < 0.8 * size[0]
 
 
 def test_segments_do_not_go_with_a_cache():

@@ -4,7 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gradejax.models.rotary import Rope, inverse_frequencies, rope_tables, rotate
+from gradejax.models.rotary import (
+    Rope,
+    attention_scaling,
+    inverse_frequencies,
+    rope_tables,
+    rotate,
+    speeds,
+)
 
 LLAMA3 = Rope(theta=500000.0, kind="llama3", factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_positions=8192)  # fmt: skip
@@ -64,3 +71,46 @@ def test_scores_depend_on_distance_alone():
     near, far = at(q, 5) @ at(k, 2), at(q, 105) @ at(k, 102)
     np.testing.assert_allclose(near, far, atol=1e-4)
     assert abs(near - at(q, 5) @ at(k, 3)) > 1e-3
+
+
+def test_dynamic_scaling_grows_the_base_with_the_length():
+    """Within the original 16 nothing changes; at 32 tokens and factor 4 the base grows by
+    (4 · 32/16 - 3)^(10/8) = 5^1.25 = 7.477; a base that does not grow keeps speed 1/theta^(i/H)."""
+    rope = Rope(theta=500.0, kind="dynamic", factor=4.0, original_max_positions=16)
+    got = speeds(rope, 10, jnp.asarray([7, 16, 32]))
+    plain = 500.0 ** (-np.arange(0, 10, 2) / 10)
+    np.testing.assert_allclose(got[:2], [plain, plain], rtol=1e-5)
+    np.testing.assert_allclose(got[2], (500.0 * 5**1.25) ** (-np.arange(0, 10, 2) / 10), rtol=1e-5)
+
+
+def test_longrope_turns_to_its_long_factors_past_the_original_context():
+    """T17: 16 tokens are short, 17 are long; cos and sin carry sqrt(1 + ln 4 / ln 16) = 1.2247."""
+    rope = Rope(theta=500.0, kind="longrope", factor=4.0, original_max_positions=16, partial=0.75,
+                short_factor=(1.0, 1.3, 1.7), long_factor=(1.0, 3.0, 6.0))  # fmt: skip
+    got = speeds(rope, 8, jnp.asarray([16, 17]))
+    plain = 500.0 ** (-np.arange(0, 6, 2) / 6)
+    np.testing.assert_allclose(got[0], plain / [1.0, 1.3, 1.7], rtol=1e-5)
+    np.testing.assert_allclose(got[1], plain / [1.0, 3.0, 6.0], rtol=1e-5)
+    cos, _ = rope_tables(jnp.zeros((1, 1), jnp.int32), rope, 8, jnp.asarray([3]))
+    np.testing.assert_allclose(cos, 1.5**0.5, rtol=1e-6)
+    assert cos.shape[-1] == 6  # 0.75 · 8 entries of a head turn
+    x = jnp.arange(8.0).reshape(1, 1, 1, 1, 8)
+    np.testing.assert_array_equal(rotate(x, (cos, cos))[..., 6:], x[..., 6:])
+
+
+def test_yarn_keeps_fast_pairs_divides_slow_ones_and_sharpens():
+    """gpt_oss's numbers: pairs under 8.1 keep their speed, those over 17.4 are divided by 32."""
+    rope = Rope(theta=150_000.0, kind="yarn", factor=32.0, truncate=False,
+                original_max_positions=4096)  # fmt: skip
+    plain, got = inverse_frequencies(Rope(theta=150_000.0), 64), inverse_frequencies(rope, 64)
+    np.testing.assert_array_equal(got[:9], plain[:9])
+    np.testing.assert_allclose(got[18:], plain[18:] / 32, rtol=1e-12)
+    # Pair i makes 4096 · speed / 2π turns; the ramp runs between 32 turns and one.
+    low, high = (32 * np.log(4096 / (n * 2 * np.pi)) / np.log(150_000.0) for n in (32, 1))
+    share = (12 - low) / (high - low)
+    np.testing.assert_allclose(got[12], plain[12] * (1 - share + share / 32), rtol=1e-12)
+    np.testing.assert_allclose(attention_scaling(rope), 0.1 * np.log(32) + 1)
+    assert attention_scaling(Rope(kind="llama3", factor=8.0)) == 1.0
+    parts = Rope(kind="yarn", factor=8.0, mscale=1.0, mscale_all_dim=0.5)
+    ratio = (0.1 * np.log(8) + 1) / (0.05 * np.log(8) + 1)
+    np.testing.assert_allclose(attention_scaling(parts), ratio)
