@@ -205,11 +205,12 @@ def decoder_config(raw: Mapping[str, Any], ignore=()) -> DecoderConfig:
 def huggingface_config(config: DecoderConfig, **extra: Any) -> dict[str, Any]:
     """The ``config.json`` of a decoder, readable by transformers; inverse of ``decoder_config``."""
     c, family = config, FAMILIES[config.family]
-    scale = c.head_dim**-0.5 if c.attn_scale is None else c.attn_scale
+    scalar = c.head_dim if c.attn_scale is None else round(c.attn_scale**-2, 6)
     # Of these a family writes what it reads.
     own = {
         "attention_bias": c.qkv_bias, "mlp_bias": c.mlp_bias,
-        "query_pre_attn_scalar": round(scale**-2, 6), "hidden_activation": c.activation,
+        "query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar,
+        "hidden_activation": c.activation,
         "attn_logit_softcapping": c.attn_softcap, "final_logit_softcapping": c.final_softcap,
         "num_local_experts": c.experts, "num_experts_per_tok": c.experts_per_token,
         "swiglu_limit": c.swiglu_limit, "swiglu_alpha": c.swiglu_alpha,

@@ -79,6 +79,8 @@ class Decoder(nn.Module):
       config: its shape.
       dtype: of states and products.
       remat: whether the backward pass computes each block again instead of keeping its insides.
+        XLA on CPU starts the second computations so early that no memory is saved: there, loop over
+        a few rows at a time instead.
     """
 
     config: DecoderConfig
@@ -153,15 +155,17 @@ class Decoder(nn.Module):
         return self._run(x, positions, real, layers=layers, segments=segments, lora=lora,
                          parts=parts, lengths=lengths)[0]  # fmt: skip
 
-    def _inputs(self, tokens, embeds, mask, positions, before=None):
+    def _inputs(self, tokens, embeds, mask, positions, parts, cache=None):
         """(x, mask, positions), the defaults filled in."""
         if (tokens is None) == (embeds is None):
             raise ValueError("give either tokens or embeds, not both and not neither")
         x = self.embed(tokens) if embeds is None else embeds.astype(self.dtype)
         mask = jnp.ones(x.shape[:2], bool) if mask is None else mask.astype(bool)
         if positions is None:
-            positions = token_positions(mask)
-            positions = positions if before is None else before[:, None] + positions
+            before = cache_lib.tokens_before(parts, x.shape[0])
+            if cache is not None:
+                before = before + jnp.sum(cache.filled, axis=1, dtype=jnp.int32)
+            positions = before[:, None] + token_positions(mask)
         return x, mask, positions
 
     def hidden(self, tokens=None, mask=None, *, embeds=None, positions=None, segments=None,
@@ -184,12 +188,10 @@ class Decoder(nn.Module):
             it (``Rope.by_length``); by default what it has so far, as in transformers.
         """
         depth = self.config.num_layers
-        layer = depth if layer is None else layer + (depth + 1 if layer < 0 else 0)
-        if not 0 <= layer <= depth:
+        if layer is not None and not -depth - 1 <= layer <= depth:
             raise ValueError(f"layer must lie in 0 to {depth} or -{depth + 1} to -1, got {layer}")
-        rows = (tokens if embeds is None else embeds).shape[0]
-        before = cache_lib.tokens_before(parts, rows) if parts else None
-        x, mask, positions = self._inputs(tokens, embeds, mask, positions, before)
+        layer = depth if layer is None else layer % (depth + 1)
+        x, mask, positions = self._inputs(tokens, embeds, mask, positions, parts)
         x = self.blocks(x, positions, mask, range(layer), segments=segments, lora=lora,
                         parts=parts, lengths=lengths)  # fmt: skip
         return self.norm(x) if layer == depth else x
@@ -202,9 +204,7 @@ class Decoder(nn.Module):
           (final-normed states [P, T, E], the Part that these tokens make). Gradients flow through
           both, so scoring can run a group's prompt once.
         """
-        rows = (tokens if embeds is None else embeds).shape[0]
-        before = cache_lib.tokens_before(parts, rows) if parts else None
-        x, mask, positions = self._inputs(tokens, embeds, mask, positions, before)
+        x, mask, positions = self._inputs(tokens, embeds, mask, positions, parts)
         x, own = self._run(x, positions, mask, parts=parts, lora=lora, lengths=lengths)
         return self.norm(x), Part(own, positions, mask)
 
@@ -235,9 +235,7 @@ class Decoder(nn.Module):
         else:
             if segments is not None:
                 raise ValueError("packed rows (segments) cannot be read through a cache")
-            before = jnp.sum(cache.filled, axis=1, dtype=jnp.int32)
-            before = before + cache_lib.tokens_before(cache.parts, before.shape[0])
-            x, mask, positions = self._inputs(tokens, embeds, mask, positions, before)
+            x, mask, positions = self._inputs(tokens, embeds, mask, positions, cache.parts, cache)
             # Slots of this stretch are marked before attention, so a token sees itself.
             cache = cache_lib.advance(cache, positions, mask)
             x, own = self._run(x, positions, mask, parts=cache.parts, cache=cache, lora=lora,

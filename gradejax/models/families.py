@@ -30,7 +30,8 @@ INERT_KEYS = frozenset({
     "chunk_size_feed_forward",
     "is_encoder_decoder", "finetuning_task", "tokenizer_class", "prefix", "torchscript",
     "use_bfloat16", "reorder_and_upcast_attn", "initial_context_length", "experts_per_token",
-    "attn_implementation", "num_experts",
+    "attn_implementation", "num_experts", "gradient_checkpointing", "output_past",
+    "max_sequence_length",
 })  # fmt: skip
 INERT_PREFIXES = ("_", "summary_")
 # Read by those families that have them; elsewhere only "off" is accepted.
@@ -138,7 +139,9 @@ FAMILIES: dict[str, Family] = {
     ),
     "phi3": Family("Phi3ForCausalLM", defaults={"rms_norm_eps": 1e-5},
                    keys=frozenset({"sliding_window"}),
-                   only={"attention_bias": (False, None), "mlp_bias": (False, None)}),
+                   only={"attention_bias": (False, None), "mlp_bias": (False, None),
+                         "lm_head_bias": (False, None), "full_attn_mod": (1,),
+                         "interpolate_factor": (1,)}),
     "qwen2": Family(
         "Qwen2ForCausalLM",
         defaults={"num_key_value_heads": 32, "max_window_layers": 28,

@@ -147,22 +147,20 @@ def test_states_of_a_layer():
     assert np.abs(run(ckpt.params, 2) - run(ckpt.params, 1)).max() > 0.1
     for layer in (4, -5):
         with pytest.raises(ValueError, match=f"layer must lie in 0 to 3 or -4 to -1, got {layer}"):
-            run(ckpt.params, layer if layer > 0 else layer)
+            run(ckpt.params, layer)
 
 
-def test_remat_changes_no_gradient_and_holds_less():
+def test_remat_runs_each_block_again_and_changes_no_gradient():
     ckpt = checkpoint("qwen2")
-    tokens = jnp.asarray(np.random.default_rng(9).integers(3, 113, (4, 64)))
-
-    def compiled(model):
-        loss = lambda p, t: jnp.sum(model.apply(p, t, method="hidden") ** 2)  # noqa: E731
-        return jax.jit(jax.grad(loss)).lower(ckpt.params, tokens).compile()
-
-    plain, less = compiled(ckpt.model), compiled(ckpt.model.clone(remat=True))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3),
-                 plain(ckpt.params, tokens), less(ckpt.params, tokens))  # fmt: skip
-    size = [c.memory_analysis().temp_size_in_bytes for c in (plain, less)]
-    assert size[1] < 0.8 * size[0]
+    tokens = jnp.asarray([rows_of("qwen2")[1]])
+    grad = lambda model: jax.grad(  # noqa: E731
+        lambda p: jnp.sum(model.apply(p, tokens, method="hidden") ** 2)
+    )
+    plain, again = grad(ckpt.model), grad(ckpt.model.clone(remat=True))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3),
+                 jax.jit(plain)(ckpt.params), jax.jit(again)(ckpt.params))  # fmt: skip
+    equations = [e.primitive.name for e in jax.make_jaxpr(again)(ckpt.params).jaxpr.eqns]
+    assert sum("remat" in name or "checkpoint" in name for name in equations) == 2
 
 
 def test_segments_do_not_go_with_a_cache():

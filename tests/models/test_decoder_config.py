@@ -160,6 +160,26 @@ def test_settings_that_are_off_or_inert_pass():
     assert decoder_config(raw("llama", logit_scale=0.5), ignore=("logit_scale",)) == base
 
 
+# What released models' configs hold beside the keys of our fixtures.
+RELEASED = {
+    "gemma2": {"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},
+    "gpt2": {"n_ctx": 1024, "summary_type": "cls_index", "summary_use_proj": True,
+             "task_specific_params": {"text-generation": {"do_sample": True}}, "attn_pdrop": 0.1},
+    "gpt_oss": {"experts_per_token": 4, "initial_context_length": 4096,
+                "output_router_logits": False, "router_aux_loss_coef": 0.9},
+    "llama": {"pretraining_tp": 1, "torch_dtype": "bfloat16", "_name_or_path": "x"},
+    "phi3": {"auto_map": {"AutoConfig": "x"}, "full_attn_mod": 1, "interpolate_factor": 1,
+             "lm_head_bias": False, "embd_pdrop": 0.0, "attention_bias": False},
+    "qwen2": {"use_mrope": False, "max_window_layers": 21, "sliding_window": 32768},
+    "qwen3": {"use_sliding_window": False, "sliding_window": None, "attention_dropout": 0.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_keys_of_released_models_pass(name):
+    assert decoder_config(raw(name, **RELEASED[name])) == decoder_config(raw(name))
+
+
 @pytest.mark.parametrize("name", NAMES + BY_LENGTH)
 def test_written_config_reads_back(name):
     config = decoder_config(raw(name))

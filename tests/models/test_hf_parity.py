@@ -173,6 +173,9 @@ def test_loads_in_half_precision(name):
     assert {x.dtype for x in jax.tree.leaves(ckpt.params)} == {jnp.dtype(jnp.bfloat16)}
     out = jax.jit(ckpt.model.apply)(ckpt.params, want["tokens"], want["mask"])
     assert out.logits.dtype == jnp.bfloat16
-    gap = np.asarray(out.logits, np.float32) - want["logits"]
-    scale = np.sqrt(np.mean(want["logits"][want["mask"]] ** 2))
-    assert np.sqrt(np.mean(gap[want["mask"]] ** 2)) < 0.05 * scale
+    real = want["mask"]
+    gap = (np.asarray(out.logits, np.float32) - want["logits"])[real]
+    share = np.sqrt(np.mean(gap**2, axis=1) / np.mean(want["logits"][real] ** 2))
+    assert np.median(share) < 0.05
+    # Rounding may flip a close choice of experts, which then shows in a few tokens.
+    assert np.sqrt(np.mean(share**2)) < (0.15 if ckpt.config.experts else 0.05)
