@@ -79,8 +79,6 @@ class Decoder(nn.Module):
       config: its shape.
       dtype: of states and products.
       remat: whether the backward pass computes each block again instead of keeping its insides.
-        XLA on CPU starts the second computations so early that no memory is saved: there, loop over
-        a few rows at a time instead.
     """
 
     config: DecoderConfig
