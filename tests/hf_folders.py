@@ -8,7 +8,10 @@ import numpy as np
 from gradejax.models.hf_weights import load_checkpoint
 
 ROOT = pathlib.Path(__file__).parent / "fixtures" / "hf"
-NAMES = ("llama", "llama_sharded", "phi3", "qwen2")
+NAMES = ("gemma", "gemma2", "gemma3", "gpt2", "gpt_oss", "llama", "llama_linear", "llama_sharded",
+         "mistral", "mixtral", "phi3", "qwen2", "qwen3")  # fmt: skip
+# Here rotary scaling depends on a row's length; these have no greedy texts.
+BY_LENGTH = ("llama_dynamic", "phi3_longrope")
 
 
 @functools.cache

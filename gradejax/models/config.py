@@ -1,8 +1,7 @@
-"""A decoder's shape as data, read from a Hugging Face ``config.json``.
+"""A decoder's shape as data, read from a Hugging Face ``config.json`` and written as one.
 
-A family is a ``DecoderConfig`` and a table of weight names (``hf_weights``), nothing more: the
-same module computes all of them. Whatever a config asks for that the module cannot compute is an
-error that lists what it can, never a silent default.
+Whatever a config asks for that the module cannot compute is an error that lists what it can, never
+a silent default.
 """
 
 import dataclasses
@@ -11,25 +10,12 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-FAMILIES = ("llama", "phi3", "qwen2")
-ROPE_TYPES = ("default", "linear", "llama3")
-ACTIVATIONS = ("gelu", "gelu_pytorch_tanh", "silu")
+from gradejax.models.config_parts import rope_entries, ropes_of, window_entries, windows_of
+from gradejax.models.families import FAMILIES, family_of, resolved
+from gradejax.models.rotary import Rope
 
-
-@dataclasses.dataclass(frozen=True)
-class Rope:
-    """Rotary embedding: base, kind of scaling, and the scaling's numbers.
-
-    ``llama3`` divides low frequencies by ``factor``, keeps high ones and blends between
-    (Llama 3.1 release); ``linear`` divides all of them by ``factor``.
-    """
-
-    theta: float = 10000.0
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_positions: int = 8192
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "silu")
+NORMS = ("layer", "rms", "rms_plus_one")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +30,32 @@ class DecoderConfig:
       num_heads: N query heads.
       num_kv_heads: K key/value heads; N is a multiple of K.
       head_dim: H.
-      mlp_width: hidden size of the gated MLP.
+      mlp_width: hidden size of the MLP, of each expert where there are some.
       max_positions: longest sequence the model was made for, in tokens.
-      norm_eps: epsilon of RMSNorm.
+      norm_eps: epsilon of the norms.
       activation: one of ACTIVATIONS.
       qkv_bias: whether q, k and v carry a bias (qwen2 always does, fault D05).
-      out_bias: whether o carries a bias (llama's ``attention_bias``).
-      mlp_bias: whether the MLP's matrices carry biases (llama's ``mlp_bias``).
+      out_bias: whether o carries a bias.
+      mlp_bias: whether the MLP's (or router's and experts') matrices carry biases.
       tied: whether the head is the embedding.
       sliding_window: keys a query may see, itself included; None sees all.
-      rope: rotary embedding.
+      sliding: for each layer, whether it has the window; () has it in all.
+      rope: rotary embedding; None for a family with learned positions.
+      local_rope: rotary embedding of the layers with a window, where it is another.
+      norm: one of NORMS.
+      post_norms: whether what attention and MLP give is normed as well (gemma 2 and 3).
+      qk_norm: whether each head's query and key are normed (qwen3, gemma 3).
+      attn_scale: of attention scores; None is head_dim^-1/2.
+      attn_softcap: bends attention scores to ± this.
+      final_softcap: bends logits to ± this.
+      embed_scale: embeddings are multiplied by it, in the model's dtype.
+      learned_positions: whether positions are embeddings of their own (gpt2).
+      gated: whether the MLP is gated.
+      sinks: whether each head has a sink (gpt_oss).
+      experts: X experts in the place of the MLP, 0 for none.
+      experts_per_token: k, those a token goes through.
+      swiglu_limit: clamp of the experts' gate and up; None has the plain gated form.
+      swiglu_alpha: steepness of the clamped form's gate.
       stop_ids: ids that end a reply according to this config alone.
     """
 
@@ -73,14 +75,27 @@ class DecoderConfig:
     mlp_bias: bool = False
     tied: bool = False
     sliding_window: int | None = None
-    rope: Rope = Rope()
+    sliding: tuple[bool, ...] = ()
+    rope: Rope | None = Rope()
+    local_rope: Rope | None = None
+    norm: str = "rms"
+    post_norms: bool = False
+    qk_norm: bool = False
+    attn_scale: float | None = None
+    attn_softcap: float | None = None
+    final_softcap: float | None = None
+    embed_scale: float | None = None
+    learned_positions: bool = False
+    gated: bool = True
+    sinks: bool = False
+    experts: int = 0
+    experts_per_token: int = 0
+    swiglu_limit: float | None = None
+    swiglu_alpha: float = 1.702
     stop_ids: tuple[int, ...] = ()
 
     def __post_init__(self):
-        if self.family not in FAMILIES:
-            raise ValueError(
-                f"unsupported model_type {self.family!r}; supported: {', '.join(FAMILIES)}"
-            )
+        family_of({"model_type": self.family})
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_attention_heads={self.num_heads} must be a multiple of "
@@ -90,8 +105,30 @@ class DecoderConfig:
             raise ValueError(
                 f"unsupported hidden_act {self.activation!r}; supported: {', '.join(ACTIVATIONS)}"
             )
-        if self.head_dim % 2:
+        if self.norm not in NORMS:
+            raise ValueError(f"unsupported norm {self.norm!r}; supported: {', '.join(NORMS)}")
+        if self.rope is not None and self.rope.width(self.head_dim) % 2:
             raise ValueError(f"head_dim must be even for rotary embeddings, got {self.head_dim}")
+        if self.sliding and len(self.sliding) != self.num_layers:
+            raise ValueError(
+                f"layer_types lists {len(self.sliding)} layers, the model has {self.num_layers}"
+            )
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise ValueError(
+                f"num_experts_per_tok={self.experts_per_token} must lie in 1 to {self.experts}, "
+                "the experts there are"
+            )
+
+    def window(self, layer: int) -> int | None:
+        """Keys a query of this layer may see, itself included; None sees all."""
+        if self.sliding and not self.sliding[layer]:
+            return None
+        return self.sliding_window
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """The rotary embedding of this layer."""
+        local = self.local_rope is not None and self.window(layer) is not None
+        return self.local_rope if local else self.rope
 
 
 def ids_of(value: Any) -> tuple[int, ...]:
@@ -103,90 +140,107 @@ def ids_of(value: Any) -> tuple[int, ...]:
     return tuple(int(v) for v in value)
 
 
-def _rope(raw: Mapping[str, Any]) -> Rope:
-    # transformers 5 writes `rope_parameters` (theta inside); 4 wrote `rope_theta` + `rope_scaling`.
-    entry = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
-    theta = float(entry.get("rope_theta", raw.get("rope_theta", 10000.0)))
-    kind = entry.get("rope_type", entry.get("type", "default"))
-    if kind not in ROPE_TYPES:
-        raise ValueError(f"unsupported rope type {kind!r}; supported: {', '.join(ROPE_TYPES)}")
-    if raw.get("partial_rotary_factor", entry.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise ValueError("partial_rotary_factor other than 1.0 is not supported")
-    if kind != "default" and "factor" not in entry:
-        raise ValueError(f"rope type {kind!r} needs a factor, got {entry}")
-    return Rope(
-        theta=theta,
-        kind=kind,
-        factor=float(entry.get("factor", 1.0)),
-        low_freq_factor=float(entry.get("low_freq_factor", 1.0)),
-        high_freq_factor=float(entry.get("high_freq_factor", 4.0)),
-        original_max_positions=int(
-            entry.get(
-                "original_max_position_embeddings", raw.get("max_position_embeddings", 8192)
-            )
-        ),
-    )
-
-
-def decoder_config(raw: Mapping[str, Any]) -> DecoderConfig:
+def decoder_config(raw: Mapping[str, Any], ignore=()) -> DecoderConfig:
     """Read a Hugging Face config.
 
     Args:
       raw: the parsed ``config.json``.
+      ignore: keys that are known not to change the arithmetic.
 
     Raises:
-      ValueError: a missing key, or a model type, rope type or activation that is not supported;
-        the message names the choices.
+      ValueError: a missing or unknown key, or a model type, rope type, activation or other setting
+        that is not supported; the message names the choices.
     """
-    family = raw.get("model_type")
-    if family not in FAMILIES:
-        raise ValueError(
-            f"unsupported model_type {family!r}; supported: {', '.join(FAMILIES)}"
-        )
-    needed = (
-        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-        "intermediate_size",
-    )  # fmt: skip
-    missing = [k for k in needed if k not in raw]
-    if missing:
-        raise ValueError(f"config.json of a {family} model lacks {', '.join(missing)}")
-    heads = int(raw["num_attention_heads"])
-    width = int(raw["hidden_size"])
-    window = raw.get("sliding_window")
-    if family == "qwen2" and not raw.get("use_sliding_window", False):
-        window = None  # qwen2 configs carry a window that only the flag turns on
-    if family == "llama":
-        window = None
-    if window is not None and family == "qwen2":
-        kinds = raw.get("layer_types") or ["sliding_attention"]
-        if len(set(kinds)) > 1 or raw.get("max_window_layers", 0) not in (
-            0,
-            raw["num_hidden_layers"],
-        ):
-            raise ValueError("qwen2 with sliding windows in only some layers is not supported")
-        if set(kinds) == {"full_attention"}:
-            window = None
+    family, raw = family_of(raw), resolved(raw, ignore)
+    name = raw["model_type"]
+    needed = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"]
+    needed += [] if name == "gpt2" else ["intermediate_size"]
+    if missing := [k for k in needed if k not in raw]:
+        raise ValueError(f"config.json of a {name} model lacks {', '.join(missing)}")
+    heads, width = int(raw["num_attention_heads"]), int(raw["hidden_size"])
+    layers = int(raw["num_hidden_layers"])
+    gemma, bias = name.startswith("gemma"), bool(raw.get("attention_bias", False))
+    activation = raw.get("hidden_activation") if gemma else None
+    activation = activation or raw.get("hidden_act", "gelu_pytorch_tanh" if gemma else "silu")
+    if gemma and activation == "gelu":
+        activation = "gelu_pytorch_tanh"  # gemma's first configs said gelu and meant this
+    scalar = raw.get("query_pre_attn_scalar")
+    fields: dict[str, Any] = {
+        "qkv_bias": bias, "out_bias": bias, "mlp_bias": bool(raw.get("mlp_bias", False)),
+        "attn_scale": None if scalar is None else float(scalar) ** -0.5,
+        "attn_softcap": raw.get("attn_logit_softcapping"),
+        "final_softcap": raw.get("final_logit_softcapping"),
+        "embed_scale": width**0.5 if gemma else None,
+        "experts": int(raw.get("num_local_experts", 0)),
+        "experts_per_token": int(raw.get("num_experts_per_tok", 0)),
+        "swiglu_limit": raw.get("swiglu_limit"),
+    }  # fmt: skip
+    if "swiglu_alpha" in raw:
+        fields["swiglu_alpha"] = float(raw["swiglu_alpha"])
+    fields |= windows_of(raw, layers) | dict(family.sets)
+    if "rope" not in family.sets:
+        fields |= ropes_of(raw)
+    longest = int(raw.get("max_position_embeddings", 2048))
+    if fields["rope"] is not None and fields["rope"].kind == "dynamic":
+        longest = int(longest * fields["rope"].factor)
     return DecoderConfig(
-        family=family,
+        family=name,
         vocab_size=int(raw["vocab_size"]),
         width=width,
-        num_layers=int(raw["num_hidden_layers"]),
+        num_layers=layers,
         num_heads=heads,
         num_kv_heads=int(raw.get("num_key_value_heads") or heads),
         head_dim=int(raw.get("head_dim") or width // heads),
-        mlp_width=int(raw["intermediate_size"]),
-        max_positions=int(raw.get("max_position_embeddings", 2048)),
-        norm_eps=float(raw.get("rms_norm_eps", 1e-5 if family == "phi3" else 1e-6)),
-        activation=raw.get("hidden_act", "silu"),
-        qkv_bias=family == "qwen2" or bool(raw.get("attention_bias", False)),
-        out_bias=family == "llama" and bool(raw.get("attention_bias", False)),
-        mlp_bias=family == "llama" and bool(raw.get("mlp_bias", False)),
-        # An omitted flag takes the family's own default: all three families are untied (D04).
+        mlp_width=int(raw.get("intermediate_size") or 4 * width),
+        max_positions=longest,
+        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        activation=activation,
+        # An omitted flag takes the family's own default (D04).
         tied=bool(raw.get("tie_word_embeddings", False)),
-        sliding_window=None if window is None else int(window),
-        rope=_rope(raw),
         stop_ids=ids_of(raw.get("eos_token_id")),
+        **fields,
     )
+
+
+def huggingface_config(config: DecoderConfig, **extra: Any) -> dict[str, Any]:
+    """The ``config.json`` of a decoder, readable by transformers; inverse of ``decoder_config``."""
+    c, family = config, FAMILIES[config.family]
+    scalar = c.head_dim if c.attn_scale is None else round(c.attn_scale**-2, 6)
+    # Of these a family writes what it reads.
+    own = {
+        "attention_bias": c.qkv_bias, "mlp_bias": c.mlp_bias,
+        "query_pre_attn_scalar": int(scalar) if scalar == int(scalar) else scalar,
+        "hidden_activation": c.activation,
+        "attn_logit_softcapping": c.attn_softcap, "final_logit_softcapping": c.final_softcap,
+        "num_local_experts": c.experts, "num_experts_per_tok": c.experts_per_token,
+        "swiglu_limit": c.swiglu_limit, "swiglu_alpha": c.swiglu_alpha,
+    }  # fmt: skip
+    raw = {
+        "architectures": [family.architecture],
+        "model_type": c.family,
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.width,
+        "num_hidden_layers": c.num_layers,
+        "num_attention_heads": c.num_heads,
+        "num_key_value_heads": c.num_kv_heads,
+        "intermediate_size": c.mlp_width,
+        "max_position_embeddings": c.max_positions,
+        "rms_norm_eps": c.norm_eps,
+        "hidden_act": c.activation,
+        "tie_word_embeddings": c.tied,
+    }
+    raw |= {k: v for k, v in own.items() if k in family.keys}
+    raw |= window_entries(c, family) | rope_entries(c, family)
+    if c.family == "phi3":
+        raw["pad_token_id"] = None  # transformers' default, 32000, would lie outside a small vocab
+    if c.head_dim * c.num_heads != c.width or "head_dim" in family.defaults:
+        raw["head_dim"] = c.head_dim
+    if c.stop_ids:
+        raw["eos_token_id"] = c.stop_ids[0] if len(c.stop_ids) == 1 else list(c.stop_ids)
+    if c.family == "gpt2":
+        del raw["num_key_value_heads"]
+    names = {common: name for name, common in family.aliases.items()}
+    return {names.get(k, k): v for k, v in raw.items()} | extra
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -197,39 +251,3 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} does not exist") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
-
-
-def huggingface_config(config: DecoderConfig, **extra: Any) -> dict[str, Any]:
-    """The ``config.json`` of a decoder, readable by transformers; inverse of ``decoder_config``."""
-    if config.rope.kind != "default":
-        raise ValueError(f"writing rope type {config.rope.kind!r} is not supported; use 'default'")
-    names = {"llama": "LlamaForCausalLM", "phi3": "Phi3ForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-    raw = {
-        "architectures": [names[config.family]],
-        "model_type": config.family,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "intermediate_size": config.mlp_width,
-        "max_position_embeddings": config.max_positions,
-        "rms_norm_eps": config.norm_eps,
-        "hidden_act": config.activation,
-        "rope_theta": config.rope.theta,
-        "tie_word_embeddings": config.tied,
-    }
-    if config.family == "llama":
-        raw |= {"attention_bias": config.qkv_bias, "mlp_bias": config.mlp_bias}
-    if config.family == "phi3":
-        raw["pad_token_id"] = None  # transformers' default, 32000, would lie outside a small vocab
-    if config.head_dim * config.num_heads != config.width:
-        raw["head_dim"] = config.head_dim
-    if config.sliding_window is not None:
-        raw["sliding_window"] = config.sliding_window
-        if config.family == "qwen2":
-            raw |= {"use_sliding_window": True, "max_window_layers": 0}
-    if config.stop_ids:
-        ids = config.stop_ids
-        raw["eos_token_id"] = ids[0] if len(ids) == 1 else list(ids)
-    return raw | extra

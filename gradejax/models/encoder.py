@@ -13,8 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradejax.models.decoder import Decoder, causal_mask, token_positions
-from gradejax.models.layers import Block, RMSNorm, rope_tables
+from gradejax.models.attention import token_positions
+from gradejax.models.block import Block
+from gradejax.models.decoder import Decoder, views
+from gradejax.models.layers import make_norm
 from gradejax.types import Trunk
 
 TRAINABLE = 2  # layers that the encoder's copy trains
@@ -47,10 +49,9 @@ def top_params(model: Decoder, params):
 @functools.partial(jax.jit, static_argnames="model")
 def _below(model: Decoder, params, tokens, mask):
     positions = token_positions(mask)
-    seen = causal_mask(positions, positions, mask, window=model.config.sliding_window)
     x = model.apply(params, tokens, method="embed")
     layers = tuple(range(trainable_layers(model)[0]))
-    return model.apply(params, x, positions, seen, layers, method="blocks")
+    return model.apply(params, x, positions, mask, layers, method="blocks")
 
 
 def states_below(
@@ -102,19 +103,17 @@ def encode(config, top, trunk: Trunk):
     """
     dtype = jax.tree.leaves(top)[0].dtype
     x = trunk.states.astype(dtype)
-    tables = rope_tables(trunk.positions, config.rope, config.head_dim)
-    seen = causal_mask(trunk.positions, trunk.positions, trunk.segments > 0,
-                       window=config.sliding_window, query_segments=trunk.segments,
-                       key_segments=trunk.segments)  # fmt: skip
-    *below, last = range(config.num_layers - TRAINABLE, config.num_layers)
+    layers = range(config.num_layers - TRAINABLE, config.num_layers)
+    seen = views(config, layers, trunk.positions, trunk.segments > 0, segments=trunk.segments)
     block = Block(config)
-    for i in below:
-        x, _ = block.apply({"params": top[f"layers_{i}"]}, x, tables, seen)
+    for i, view in list(zip(layers, seen, strict=True))[:-1]:
+        x, _ = block.apply({"params": top[f"layers_{i}"]}, x, *view)
+    tables, (mask,) = seen[-1]
     x, _ = block.apply(
-        {"params": top[f"layers_{last}"]}, x, tables,
-        seen[trunk.row, trunk.slot][:, None, :], asked=(trunk.row, trunk.slot),
+        {"params": top[f"layers_{layers[-1]}"]}, x, tables,
+        [mask[trunk.row, :, trunk.slot][:, :, None, :]], asked=(trunk.row, trunk.slot),
     )  # fmt: skip
-    return RMSNorm(config.norm_eps).apply({"params": top["norm"]}, x[:, 0])
+    return make_norm(config).apply({"params": top["norm"]}, x[:, 0])
 
 
 def pack_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:

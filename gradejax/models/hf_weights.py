@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.serialization import msgpack_restore
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -28,7 +28,7 @@ from gradejax.models.config import (
     read_json,
 )
 from gradejax.models.decoder import Decoder
-from gradejax.models.weight_names import IGNORED_SUFFIXES, Entry, head_entry, weight_table
+from gradejax.models.tensors import params_from_tensors, tensors_from_params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,59 +139,6 @@ def _digest(files: Iterable[pathlib.Path]) -> str:
     return total.hexdigest()
 
 
-def _shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    tree = jax.eval_shape(
-        lambda: Decoder(config).init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))
-    )
-    return {k: v.shape for k, v in flatten_dict(tree["params"], sep="/").items()}
-
-
-def _ours(entry: Entry, array: np.ndarray, shapes) -> dict[str, np.ndarray]:
-    """The parts of a tensor in our layout."""
-    out, at = {}, 0
-    for path, rows in entry.parts:
-        part = array[at : at + rows] if len(entry.parts) > 1 else array
-        out[path] = (part.T if entry.linear else part).reshape(shapes[path])
-        at += rows
-    return out
-
-
-def _theirs(entry: Entry, flat: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Inverse of ``_ours``: one tensor in torch's layout from the parts in ours."""
-    parts = []
-    for path, rows in entry.parts:
-        part = np.asarray(flat[path])
-        parts.append(part.reshape(-1, rows).T if entry.linear else part.reshape(
-            (rows, *entry.shape[1:])))  # fmt: skip
-    return np.ascontiguousarray(np.concatenate(parts, axis=0))
-
-
-def _check_names(config: DecoderConfig, table, source: _Source, folder) -> None:
-    found = set(source.read)
-    known = {e.name for e in table}
-    ignored = {n for n in found if n.endswith(IGNORED_SUFFIXES[config.family])}
-    if config.tied:
-        ignored.add("lm_head.weight")  # compared below
-    missing, extra = sorted(known - found), sorted(found - known - ignored)
-    if missing or extra:
-        lines = [f"{folder} does not fit its config.json ({config.family}):"]
-        for what, names in (("missing tensors", missing),
-                            ("tensors that no parameter wants", extra)):  # fmt: skip
-            if names:
-                more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-                lines.append(f"  {what}: {', '.join(names[:10])}{more}")
-        raise ValueError("\n".join(lines))
-
-
-def _checked(entry: Entry, array: np.ndarray, folder) -> np.ndarray:
-    if tuple(array.shape) != entry.shape:
-        raise ValueError(
-            f"tensor {entry.name!r} of {folder} has shape {tuple(array.shape)}; its config.json "
-            f"asks for {entry.shape}"
-        )
-    return array
-
-
 def load_checkpoint(path: str | pathlib.Path, dtype=jnp.float32) -> Checkpoint:
     """Load a model from a Hugging Face folder (safetensors, sharded or not, or Flax msgpack).
 
@@ -209,30 +156,15 @@ def load_checkpoint(path: str | pathlib.Path, dtype=jnp.float32) -> Checkpoint:
         raise FileNotFoundError(f"model folder {str(folder)!r} does not exist")
     config = decoder_config(read_json(folder / "config.json"))
     source = _open(folder)
-    table = weight_table(config)
-    _check_names(config, table, source, folder)
-    shapes, flat = _shapes(config), {}
-    for entry in table:
-        array = _checked(entry, source.read[entry.name](), folder)
-        for name, part in _ours(entry, array, shapes).items():
-            flat[name] = jnp.asarray(part, dtype)
-    if config.tied and "lm_head.weight" in source.read:
-        head = _checked(head_entry(config), source.read["lm_head.weight"](), folder)
-        if not np.array_equal(head, source.read["model.embed_tokens.weight"]()):
-            raise ValueError(
-                f"{folder} says tie_word_embeddings, yet its lm_head.weight differs from "
-                "model.embed_tokens.weight; set the flag to false to use the head"
-            )
-    if left := shapes.keys() - flat.keys():
-        raise AssertionError(f"no tensor filled {sorted(left)}")
+    params = params_from_tensors(config, source.read, dtype=dtype, where=str(folder))
     stops = set(config.stop_ids)
     if (folder / "generation_config.json").exists():
         stops |= set(ids_of(read_json(folder / "generation_config.json").get("eos_token_id")))
     return Checkpoint(
         config=config,
-        params={"params": unflatten_dict(flat, sep="/")},
+        params=params,
         digest=_digest([*source.files, folder / "config.json"]),
-        n_params=sum(x.size for x in flat.values()),
+        n_params=sum(x.size for x in jax.tree.leaves(params)),
         generation_stop_ids=tuple(sorted(stops)),
         path=str(folder),
     )
@@ -252,9 +184,8 @@ def save_checkpoint(
     """
     folder = pathlib.Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    flat = flatten_dict(jax.device_get(params["params"]), sep="/")
     kind = jnp.dtype(dtype)
-    tensors = {e.name: _theirs(e, flat).astype(kind) for e in weight_table(config)}
+    tensors = tensors_from_params(config, params, kind)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)  # safetensors makes it private
     raw = huggingface_config(config, dtype=kind.name, **extra)

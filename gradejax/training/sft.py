@@ -5,7 +5,7 @@ and resumed ends with the same parameters as an unbroken one.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.struct
@@ -149,19 +149,76 @@ class SFTState:
     step: Any
 
 
+def split_fused(params):
+    """The tree with q, k and v of each fused kernel and bias as leaves of their own.
+
+    Muon makes each matrix orthogonal; a fused one would be another matrix. (gate and up need no
+    split: their axis is none of the two that Muon joins.)
+    """
+
+    def of(tree):
+        if not isinstance(tree, Mapping):
+            return tree
+        return {k: _split_qkv(v) if k == "qkv" else of(v) for k, v in tree.items()}
+
+    return of(params)
+
+
+def _split_qkv(leaves):
+    take = lambda part: {n: x[..., part, :] for n, x in leaves.items()}  # noqa: E731
+    return {"q": take(slice(None, -2)), "k": take(slice(-2, -1)), "v": take(slice(-1, None))}
+
+
+def fuse_split(params):
+    """Inverse of ``split_fused``."""
+
+    def of(tree):
+        if not isinstance(tree, Mapping):
+            return tree
+        return {k: _fuse_qkv(v) if k == "qkv" else of(v) for k, v in tree.items()}
+
+    return of(params)
+
+
+def _fuse_qkv(parts):
+    return {n: jnp.concatenate([parts[p][n] for p in "qkv"], axis=-2) for n in parts["q"]}
+
+
+def over_split(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """``rule`` on the split tree, for trees that are fused."""
+
+    def update(grads, state, params=None):
+        params = None if params is None else split_fused(params)
+        updates, state = rule.update(split_fused(grads), state, params)
+        return fuse_split(updates), state
+
+    return optax.GradientTransformation(lambda params: rule.init(split_fused(params)), update)
+
+
 def _muon_axes(params):
-    """Which axes of each kernel are its input and output; None (Adam) for all other leaves."""
+    """Which axes of each kernel are its input and output; None (Adam) for all other leaves.
+
+    Kernels of the split tree: q, k, v [E, K, R, H], o [K, R, H, E], gate_up [E, 2, F] (two matrices
+    side by side), others [in, out].
+    """
     axes = optax.contrib.MuonDimensionNumbers
 
     def of(path, leaf):
         names = [p.key for p in path]
         if names[-1] != "kernel" or "head" in names:
             return None
-        if leaf.ndim == 2:
-            return axes(0, 1)
-        return axes((0, 1), 2) if names[-2] == "o" else axes(0, (1, 2))
+        return {"o": axes((0, 1, 2), 3), "gate_up": axes(0, 2)}.get(
+            names[-2], axes(0, tuple(range(1, leaf.ndim)))
+        )
 
     return jax.tree_util.tree_map_with_path(of, params)
+
+
+def _matrices(params):
+    """True for kernels and embeddings, the leaves that decay."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: path[-1].key in ("kernel", "embedding"), params
+    )
 
 
 def make_optimizer(config: SFTConfig) -> optax.GradientTransformation:
@@ -171,12 +228,12 @@ def make_optimizer(config: SFTConfig) -> optax.GradientTransformation:
     )
     if config.optimizer == "adamw":
         rule = optax.adamw(schedule, b2=0.98, weight_decay=config.weight_decay,
-                           mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p))  # fmt: skip
+                           mask=_matrices)  # fmt: skip
     elif config.optimizer == "muon":
-        rule = optax.contrib.muon(
+        rule = over_split(optax.contrib.muon(
             schedule, adam_b2=0.98, weight_decay=config.weight_decay, consistent_rms=0.2,
             muon_weight_dimension_numbers=_muon_axes,
-        )  # fmt: skip
+        ))  # fmt: skip
     else:
         raise ValueError(f"unknown optimizer {config.optimizer!r}; choose from 'adamw', 'muon'")
     return optax.chain(optax.clip_by_global_norm(config.clip), rule)

@@ -6,30 +6,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hf_folders import checkpoint, rows_of
+from hf_folders import checkpoint, expected, rows_of
 
 from gradejax.models.cache import empty_cache
 from gradejax.models.config import DecoderConfig
-from gradejax.models.decoder import SHARED_SEGMENT, Decoder, causal_mask, token_positions
+from gradejax.models.decoder import SHARED_SEGMENT, Decoder, token_positions
 
-FAMILIES = ("llama", "phi3", "qwen2")
+FAMILIES = ("llama", "phi3", "gemma3", "gpt_oss", "gpt2")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_later_tokens_have_no_gradient(name):
     """Gradient of the state at place 5 by each place's embedding: zero after 5, not before.
 
-    phi3 has a window of 7 in two layers, so all six places before reach it.
+    Windows are of 7, so all six places before reach it.
     """
     ckpt = checkpoint(name)
     rng = np.random.default_rng(3)
     x = jnp.asarray(rng.normal(size=(1, 11, ckpt.config.width)), jnp.float32)
     real = jnp.ones((1, 11), bool)
     positions = token_positions(real)
-    mask = causal_mask(positions, positions, real, window=ckpt.config.sliding_window)
 
     def at_five(x):
-        out = ckpt.model.apply(ckpt.params, x, positions, mask, method="blocks")
+        out = ckpt.model.apply(ckpt.params, x, positions, real, method="blocks")
         return jnp.sum(out[0, 5] ** 2)
 
     size = np.abs(jax.jit(jax.grad(at_five))(x)[0]).max(axis=1)
@@ -43,10 +42,9 @@ def test_window_bounds_the_reach():
     x = jnp.asarray(np.random.default_rng(4).normal(size=(1, 19, 36)), jnp.float32)
     real = jnp.ones((1, 19), bool)
     positions = token_positions(real)
-    mask = causal_mask(positions, positions, real, window=7)
 
     def last(x):
-        out = ckpt.model.apply(ckpt.params, x, positions, mask, method="blocks")
+        out = ckpt.model.apply(ckpt.params, x, positions, real, method="blocks")
         return jnp.sum(out[0, 18] ** 2)
 
     reach = jax.grad(last)(x)
@@ -109,6 +107,62 @@ def test_last_only_is_the_last_column():
     np.testing.assert_allclose(last, whole[:, -1:], atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["gemma", "gpt2"])
+def test_embeddings_in_place_of_tokens(name):
+    """What ``embed`` gives, scaled (gemma) and before learned positions (gpt2), read as tokens are;
+    soft embeddings put between tokens take positions of their own."""
+    ckpt, row = checkpoint(name), jnp.asarray([rows_of(name)[1]])
+    embed = lambda t: ckpt.model.apply(ckpt.params, t, method="embed")  # noqa: E731
+    read = jax.jit(lambda e, c: ckpt.model.apply(ckpt.params, embeds=e, cache=c))
+    np.testing.assert_allclose(
+        read(embed(row), None).logits[0], expected(name)["solo_logits"], atol=3e-5
+    )
+    soft = jnp.asarray(np.random.default_rng(8).normal(size=(1, 3, 36)), jnp.float32)
+    whole = read(jnp.concatenate([embed(row[:, :9]), soft, embed(row[:, 9:])], axis=1), None)
+    cache, pieces = empty_cache(ckpt.config, 1, 29), []
+    for piece in (embed(row[:, :9]), soft, embed(row[:, 9:])):
+        out = read(piece, cache)
+        cache = out.cache
+        pieces.append(out.logits)
+    np.testing.assert_allclose(np.concatenate(pieces, axis=1), whole.logits, atol=3e-5)
+    assert cache.positions[0, :23].tolist() == list(range(23))
+
+
+def test_tokens_or_embeddings():
+    ckpt, row = checkpoint("qwen2"), jnp.asarray([[3, 4]])
+    for both in ({}, {"tokens": row, "embeds": jnp.zeros((1, 2, 36))}):
+        with pytest.raises(ValueError, match="give either tokens or embeds"):
+            ckpt.model.apply(ckpt.params, **both)
+
+
+def test_states_of_a_layer():
+    """Negative counts from the end; layers above are not run, so their weights may be missing."""
+    ckpt, row = checkpoint("gemma3"), jnp.asarray([rows_of("gemma3")[1]])
+    run = lambda params, layer: ckpt.model.apply(  # noqa: E731
+        params, row, layer=layer, method="hidden"
+    )
+    few = {"params": {k: ckpt.params["params"][k] for k in ("embedding", "layers_0", "layers_1")}}
+    np.testing.assert_array_equal(run(few, 2), run(ckpt.params, -2))
+    np.testing.assert_array_equal(run(ckpt.params, None), run(ckpt.params, 3))
+    assert np.abs(run(ckpt.params, 2) - run(ckpt.params, 1)).max() > 0.1
+    for layer in (4, -5):
+        with pytest.raises(ValueError, match=f"layer must lie in 0 to 3 or -4 to -1, got {layer}"):
+            run(ckpt.params, layer)
+
+
+def test_remat_runs_each_block_again_and_changes_no_gradient():
+    ckpt = checkpoint("qwen2")
+    tokens = jnp.asarray([rows_of("qwen2")[1]])
+    grad = lambda model: jax.grad(  # noqa: E731
+        lambda p: jnp.sum(model.apply(p, tokens, method="hidden") ** 2)
+    )
+    plain, again = grad(ckpt.model), grad(ckpt.model.clone(remat=True))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3),
+                 jax.jit(plain)(ckpt.params), jax.jit(again)(ckpt.params))  # fmt: skip
+    equations = [e.primitive.name for e in jax.make_jaxpr(again)(ckpt.params).jaxpr.eqns]
+    assert sum("remat" in name or "checkpoint" in name for name in equations) == 2
+
+
 def test_segments_do_not_go_with_a_cache():
     ckpt = checkpoint("qwen2")
     with pytest.raises(ValueError, match="cannot be read through a cache"):
@@ -129,4 +183,4 @@ def test_shapes_with_prime_dimensions():
     assert out.logits.shape == (11, 13, 53) and out.hidden.shape == (11, 13, 37)
     cache = jax.eval_shape(lambda: empty_cache(config, 11, 29))
     out = jax.eval_shape(lambda p, t, c: model.apply(p, t, cache=c), params, tokens, cache)
-    assert jax.tree.map(jnp.shape, out.cache.layers) == (((11, 29, 5, 14),) * 2,) * 3
+    assert jax.tree.map(jnp.shape, out.cache.own) == (((11, 5, 14, 29), (11, 5, 29, 14)),) * 3

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax.serialization import msgpack_serialize
 from flax.traverse_util import unflatten_dict
-from hf_folders import NAMES, ROOT, checkpoint, expected
+from hf_folders import BY_LENGTH, NAMES, ROOT, checkpoint, expected
 from safetensors.numpy import load_file, save_file
 
 from gradejax.models.hf_weights import load_checkpoint, save_checkpoint
@@ -208,8 +208,26 @@ def test_untied_without_head_names_it(folder):
 
 def test_unsupported_model_type_lists_the_supported(folder):
     set_config(folder, model_type="mamba")
-    with pytest.raises(ValueError, match=r"'mamba'; supported: llama, phi3, qwen2"):
+    with pytest.raises(ValueError, match=r"'mamba'; supported: gemma, .*phi3, qwen2, qwen3"):
         load_checkpoint(folder)
+
+
+def test_quantised_weights_are_refused(tmp_path):
+    """MXFP4 blocks of gpt_oss are no numbers yet: the message names the format."""
+    folder = shutil.copytree(ROOT / "gpt_oss", tmp_path / "oss")
+    set_config(folder, quantization_config={"quant_method": "mxfp4"})
+    with pytest.raises(ValueError, match=r"\(mxfp4\) are not supported; use a float32, bfloat16"):
+        load_checkpoint(folder)
+
+
+def test_files_of_gpt2s_trunk_alone(tmp_path):
+    """The first gpt2 files lack the prefix and hold causal masks, which are known buffers."""
+    folder = shutil.copytree(ROOT / "gpt2", tmp_path / "gpt2")
+    file = folder / "model.safetensors"
+    bare = {k.removeprefix("transformer."): v for k, v in load_file(file).items()}
+    save_file(bare | {"h.0.attn.bias": np.tril(np.ones((1, 1, 64, 64), "f4"))}, file)
+    again = load_checkpoint(folder)
+    jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint("gpt2").params)
 
 
 def test_not_there(tmp_path):
@@ -222,7 +240,7 @@ def test_not_there(tmp_path):
         load_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["phi3", "qwen2", "llama_sharded"])
+@pytest.mark.parametrize("name", NAMES + BY_LENGTH)
 def test_save_then_load_is_equal(name, tmp_path):
     ckpt = checkpoint(name)
     save_checkpoint(tmp_path, ckpt.config, ckpt.params)
@@ -232,7 +250,9 @@ def test_save_then_load_is_equal(name, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.params, ckpt.params)
 
 
-@pytest.mark.parametrize("name", ["phi3", "qwen2"])
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES + BY_LENGTH if n != "llama_sharded"]
+)
 def test_saved_tensors_are_torchs(name, tmp_path):
     """Same names, shapes and values as the file that torch wrote."""
     save_checkpoint(tmp_path, checkpoint(name).config, checkpoint(name).params)
@@ -258,9 +278,10 @@ def test_half_precision_files_load_as_float32(dtype, kind, tmp_path):
 
 
 def test_the_fixtures_cover_what_they_claim():
-    for name in NAMES:
+    for name in NAMES + BY_LENGTH:
         size = sum(f.stat().st_size for f in (ROOT / name).iterdir())
         assert size < 300_000
+    for name in ("llama", "phi3", "qwen2"):
         assert not (expected(name)["free"] == 2).any()  # config.json's own end id is never drawn
     assert any(f.name.startswith("model-00003") for f in (ROOT / "llama_sharded").iterdir())
     biases = [v for k, v in load_file(ROOT / "qwen2" / "model.safetensors").items() if "bias" in k]

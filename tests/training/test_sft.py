@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hf_folders import checkpoint, expected, rows_of
 
@@ -181,3 +182,61 @@ def test_non_finite_loss_keeps_the_last_good_checkpoint(tmp_path):
 def test_unknown_optimizer():
     with pytest.raises(ValueError, match="'lion'; choose from 'adamw', 'muon'"):
         sft.make_optimizer(SFTConfig(optimizer="lion"))
+
+
+def as_matrices(params):
+    """The tree as it was before kernels were fused: every kernel two-dimensional, on its own."""
+    p = params["params"]["layers_0"]
+    width, heads, places, size = p["attn"]["qkv"]["kernel"].shape
+    flat = lambda x: x.reshape(width, -1)  # noqa: E731
+    kernel = p["attn"]["qkv"]["kernel"]
+    return {
+        "q": flat(kernel[:, :, :-2]), "k": flat(kernel[:, :, -2]), "v": flat(kernel[:, :, -1]),
+        "o": p["attn"]["o"]["kernel"].reshape(heads * (places - 2) * size, -1),
+        "gate": p["mlp"]["gate_up"]["kernel"][:, 0], "up": p["mlp"]["gate_up"]["kernel"][:, 1],
+        "down": p["mlp"]["down"]["kernel"],
+    }  # fmt: skip
+
+
+def test_muon_sees_each_matrix_of_a_fused_kernel():
+    """Two steps equal optax's Muon on q, k, v, o, gate, up and down as plain matrices; were the
+    fused kernel one matrix, q and k would share their singular values."""
+    config = SFTConfig(steps=9, warmup=0, optimizer="muon", clip=1e9)
+    params = MODEL.init(jax.random.key(1), jnp.zeros((1, 2), jnp.int32))
+    keys = iter(jax.random.split(jax.random.key(2), 99))
+    grads = jax.tree.map(lambda x: jax.random.normal(next(keys), x.shape), params)
+    ours = sft.make_optimizer(config)
+    schedule = optax.warmup_cosine_decay_schedule(0.0, 2e-3, 0, 9, 1e-4)
+    plain = optax.contrib.muon(schedule, weight_decay=config.weight_decay, consistent_rms=0.2)
+    tree, before = as_matrices(params), params
+    state, right = ours.init(params), plain.init(tree)
+    for _ in range(2):
+        updates, state = jax.jit(ours.update)(grads, state, params)
+        want, right = jax.jit(plain.update)(as_matrices(grads), right, tree)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6),
+                     as_matrices(updates), want)  # fmt: skip
+        params, tree = optax.apply_updates(params, updates), optax.apply_updates(tree, want)
+    fused = optax.contrib.muon(schedule, weight_decay=config.weight_decay, consistent_rms=0.2)
+    whole = {"qkv": before["params"]["layers_0"]["attn"]["qkv"]["kernel"].reshape(12, -1)}
+    pull = {"qkv": grads["params"]["layers_0"]["attn"]["qkv"]["kernel"].reshape(12, -1)}
+    fault, _ = fused.update(pull, fused.init(whole), whole)
+    first, _ = ours.update(grads, ours.init(before), before)
+    got = first["params"]["layers_0"]["attn"]["qkv"]["kernel"].reshape(12, -1)
+    assert np.abs(got - fault["qkv"]).max() > 0.1 * np.abs(got).max()
+
+
+def test_splitting_is_undone():
+    params = MODEL.init(jax.random.key(1), jnp.zeros((1, 2), jnp.int32))
+    split = sft.split_fused(params)
+    assert set(split["params"]["layers_0"]["attn"]["qkv"]) == {"q", "k", "v"}
+    jax.tree.map(np.testing.assert_array_equal, sft.fuse_split(split), params)
+
+
+def test_only_matrices_decay():
+    """At gradient 0 kernels and the embedding shrink, biases and norms stay."""
+    params = MODEL.init(jax.random.key(1), jnp.zeros((1, 2), jnp.int32))
+    params = jax.tree.map(jnp.ones_like, params)
+    rule = sft.make_optimizer(SFTConfig(warmup=0))
+    updates, _ = rule.update(jax.tree.map(jnp.zeros_like, params), rule.init(params), params)
+    for path, update in jax.tree_util.tree_leaves_with_path(updates):
+        assert np.all(update < 0) == (path[-1].key in ("kernel", "embedding")), path

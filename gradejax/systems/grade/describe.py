@@ -16,7 +16,7 @@ from gradejax.systems.grade.learner import TrainState, fresh_state
 from gradejax.systems.grade.network import Shape, init_params
 from gradejax.types import NO_ANSWER, Batch, Pool, Records
 
-LAYOUT = 1  # of the checkpoint's tree; raised when it changes
+LAYOUT = 2  # of the checkpoint's tree; raised when it changes
 
 
 def describe(shape: Shape, *, pool_entries: Mapping[str, Any], task: Mapping[str, Any],
