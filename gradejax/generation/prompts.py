@@ -1,0 +1,94 @@
+"""Prompts before they are read: what is allowed, padded lengths, what a batch has in common.
+
+Prompts are right-aligned (left-padded) to a few lengths, so compilations stay bounded.
+"""
+
+import os.path
+from collections.abc import Sequence
+
+import numpy as np
+
+from gradejax.models.decoder import Decoder
+
+BUCKETS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+# Lengths of a common prefix are few: each stands beside every length of what follows it.
+COMMON_BUCKETS = (32, 128, 512, 2048)
+MIN_COMMON = 16  # a shorter common prefix costs less than a second prefill
+
+
+def bucket(length: int, limit: int) -> int:
+    """The padded length for prompts of up to ``length`` tokens, at most ``limit``."""
+    size = next((b for b in BUCKETS if b >= length), -(-length // 1024) * 1024)
+    return min(size, limit)
+
+
+def common_bucket(length: int) -> int:
+    """The padded length of a common prefix."""
+    return next((b for b in COMMON_BUCKETS if b >= length), -(-length // 2048) * 2048)
+
+
+def left_pad(prompts: Sequence[Sequence[int]], rows: int, length: int):
+    """Token ids and mask, [rows, length], right-aligned; rows beyond the prompts are empty."""
+    tokens, mask = np.zeros((rows, length), np.int32), np.zeros((rows, length), bool)
+    for row, prompt in enumerate(prompts):
+        if len(prompt):
+            tokens[row, length - len(prompt) :] = prompt
+            mask[row, length - len(prompt) :] = True
+    return tokens, mask
+
+
+def common_prefix(prompts: Sequence[Sequence[int]]) -> int:
+    """Tokens with which all prompts begin and that are worth reading once, or 0.
+
+    Every prompt keeps at least one token of its own: the first logits are its own. A single
+    prompt has nothing in common with another.
+    """
+    if len(prompts) < 2:
+        return 0
+    shared = min(len(os.path.commonprefix([list(p) for p in prompts])),
+                 min(len(p) for p in prompts) - 1)  # fmt: skip
+    return shared if shared >= MIN_COMMON else 0
+
+
+def sample_seed(seed: int, sample: int) -> int:
+    """Seed of one sample of a group, 32 bits: that of its prompt and its number in the group.
+
+    Sample 0 has the prompt's own seed, so a group begins with the reply that the prompt gets
+    alone, and sample g is the reply of a call with this seed. The mixing is MurmurHash3's
+    32-bit finaliser (public domain): neighbouring seeds share no samples.
+    """
+    if sample == 0:
+        return int(seed) & 0xFFFFFFFF
+    x = (int(seed) + sample * 0x9E3779B9) & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+def check_prompts(model: Decoder, prompts, max_new_tokens: int, extra: int = 0) -> None:
+    """Raise ValueError for an empty prompt, an id out of range or one that cannot fit (B08).
+
+    Args:
+      model: the decoder.
+      prompts: token ids.
+      max_new_tokens: limit of a reply.
+      extra: places of a soft prefix after the prompt.
+    """
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+    limit = model.config.max_positions
+    for i, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise ValueError(f"prompt {i} is empty; a reply needs at least one token to follow")
+        if len(prompt) + extra + max_new_tokens > limit:
+            soft = f", a soft prefix of {extra}" if extra else ""
+            raise ValueError(
+                f"prompt {i} has {len(prompt)} tokens{soft}; with {max_new_tokens} new ones that "
+                f"passes the model's context of {limit}. Prompts are never cut: shorten it, or ask "
+                "for fewer new tokens"
+            )
+        if min(prompt) < 0 or max(prompt) >= model.config.vocab_size:
+            raise ValueError(
+                f"prompt {i} has token ids {min(prompt)} to {max(prompt)}; the model knows 0 to "
+                f"{model.config.vocab_size - 1}"
+            )
