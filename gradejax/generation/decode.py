@@ -1,24 +1,37 @@
-"""Replies of a batch of prompts: prefill once, then one token a step until every row has stopped.
+"""Replies to prompts: what they have in common is read once, then all rows go a token a step.
 
-Prompts are right-aligned (left-padded) to a few bucketed lengths, so compilations stay bounded; a
-row's tokens do not depend on its batch, its padding or its neighbours.
+Three things are shared and never repeated in memory: the tokens with which all prompts begin (one
+row), each prompt among its samples (one row a prompt), and one compiled loop among all rows. A
+row's tokens depend on its prompt, its seed and its adapters alone; not on its batch, its padding
+or its neighbours.
 """
 
 import dataclasses
-import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from gradejax.generation.sampling import Sampling, sample
-from gradejax.models.cache import KVCache, empty_cache
+from gradejax.generation import loop as loop_lib
+from gradejax.generation.loop import Rules
+from gradejax.generation.prompts import (
+    BUCKETS,
+    bucket,
+    check_prompts,
+    common_bucket,
+    common_prefix,
+    left_pad,
+    sample_seed,
+)
+from gradejax.generation.sampling import Sampling
 from gradejax.models.decoder import Decoder
+from gradejax.models.lora import Lora
 
-BUCKETS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+__all__ = ["BUCKETS", "POOLINGS", "Generation", "bucket", "generate", "left_pad", "sample_seed",
+           "stream"]  # fmt: skip
+
 POOLINGS = ("mean", "last", "first")
+PREFILL_CHUNK = 512  # tokens of a prompt read at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,124 +42,141 @@ class Generation:
       tokens: ids, the stop token included when there is one (B04, T9).
       logprobs: log-probability of each under the sampling distribution.
       finish_reason: "stop", or "length" when the limit cut it.
-      hidden: [E] float32, last-layer states of the reply's tokens, pooled.
+      hidden: [E] float32, last-layer states of the reply's tokens, pooled; None without pooling.
     """
 
     tokens: list[int]
     logprobs: list[float]
     finish_reason: str
-    hidden: np.ndarray
+    hidden: np.ndarray | None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the reply, its stop token included."""
+        return len(self.tokens)
 
 
-class _Loop(NamedTuple):
-    cache: KVCache
-    logits: jax.Array  # [B, V] of the token to draw next
-    place: jax.Array  # int32 scalar
-    running: jax.Array  # [B] bool
-    tokens: jax.Array  # [B, N] int32
-    logprobs: jax.Array  # [B, N] float32
-    lengths: jax.Array  # [B] int32
-    pooled: jax.Array  # [B, E] float32, sum or pick of hidden states
+class _Reader:
+    """Reads the prompts of one call, batch by batch, after what they have in common."""
 
+    def __init__(self, model, params, prompts, lora, soft, soft_of, *, max_new, chunk, place,
+                 alone):  # fmt: skip
+        self.model, self.params, self.prompts = model, params, prompts
+        self.lora, self.soft, self.chunk, self.place = lora, soft, chunk, place
+        self.soft_of = np.arange(len(prompts)) if soft_of is None else np.asarray(soft_of)
+        self.extra = 0 if soft is None else soft.shape[1]
+        self.shared = 0 if alone else common_prefix(prompts)
+        self.room = model.config.max_positions - max_new - self.extra - self.shared
+        self.owner, self.common = np.zeros(len(prompts), int), None
+        if self.shared:
+            self._read_common()
 
-@functools.partial(
-    jax.jit,
-    static_argnames=(
-        "model", "max_new", "stop_ids", "top_k", "top_p", "vocab", "pooling", "greedy",
-    ),
-)
-def _decode(model: Decoder, params, tokens, mask, temperatures, seeds, *, max_new, stop_ids,
-            top_k, top_p, vocab, pooling, greedy=False):  # fmt: skip
-    batch, length = tokens.shape
-    cache = empty_cache(model.config, batch, length + max_new, model.dtype)
-    read = model.apply(params, tokens, mask, cache=cache, last_only=True)
-    stops = jnp.asarray(stop_ids, jnp.int32)
-
-    def step(s: _Loop) -> _Loop:
-        drawn, logprob = sample(s.logits, seeds, s.place, temperatures,
-                                top_k=top_k, top_p=top_p, vocab=vocab,
-                                greedy=greedy)  # fmt: skip
-        # Stopped rows go on writing into their own cache columns; nothing reads them.
-        out = model.apply(params, drawn[:, None], s.running[:, None], cache=s.cache)
-        hidden = out.hidden[:, 0].astype(jnp.float32)
-        keep = s.running[:, None]
-        pooled = {
-            "mean": lambda: s.pooled + jnp.where(keep, hidden, 0),
-            "last": lambda: jnp.where(keep, hidden, s.pooled),
-            "first": lambda: jnp.where(keep & (s.place == 0), hidden, s.pooled),
-        }[pooling]()
-        ended = jnp.any(drawn[:, None] == stops[None, :], axis=1)
-        return _Loop(
-            cache=out.cache,
-            logits=out.logits[:, 0],
-            place=s.place + 1,
-            running=s.running & ~ended,
-            tokens=s.tokens.at[:, s.place].set(jnp.where(s.running, drawn, 0)),
-            logprobs=s.logprobs.at[:, s.place].set(jnp.where(s.running, logprob, 0)),
-            lengths=s.lengths + s.running,
-            pooled=pooled,
+    def _read_common(self):
+        """One row, or one for each mixture of adapters: keys and values depend on it."""
+        weights, count = None, 1
+        if self.lora is not None:
+            weights, self.owner = np.unique(np.asarray(self.lora.weights), axis=0,
+                                            return_inverse=True)  # fmt: skip
+            self.owner, count = self.owner.reshape(-1), len(weights)
+            if 2 * count > len(self.prompts):  # too many mixtures to be worth it
+                self.shared, self.room = 0, self.room + self.shared
+                return
+            rows = 2 ** (count - 1).bit_length()
+            weights = np.pad(weights, ((0, rows - count), (0, 0)))
+        length = self._padded(common_bucket(self.shared))
+        tokens, mask = left_pad([self.prompts[0][: self.shared]] * count,
+                                1 if weights is None else len(weights), length)  # fmt: skip
+        lora = None if weights is None else self.lora.replace(weights=weights)
+        _, self.common = loop_lib.read_in_chunks(
+            self.model, self.params, tokens, mask, (), lora, None, chunk=self.chunk
         )
 
-    start = _Loop(
-        cache=read.cache,
-        logits=read.logits[:, 0],
-        place=jnp.zeros((), jnp.int32),
-        running=jnp.any(mask, axis=1),  # filler rows have no token and never run
-        tokens=jnp.zeros((batch, max_new), jnp.int32),
-        logprobs=jnp.zeros((batch, max_new), jnp.float32),
-        lengths=jnp.zeros((batch,), jnp.int32),
-        pooled=jnp.zeros((batch, model.config.width), jnp.float32),
-    )
-    end = jax.lax.while_loop(lambda s: (s.place < max_new) & jnp.any(s.running), step, start)
-    pooled = end.pooled
-    if pooling == "mean":
-        pooled = pooled / jnp.maximum(end.lengths, 1)[:, None]
-    return end.tokens, end.logprobs, end.lengths, end.running, pooled
+    def _padded(self, length: int) -> int:
+        return length if length <= self.chunk else -(-length // self.chunk) * self.chunk
+
+    def lora_of(self, rows: Sequence[int], count: int) -> Lora | None:
+        """The adapters with the weights of these prompts, [count, n]; filler rows have none."""
+        if self.lora is None:
+            return None
+        weights = np.asarray(self.lora.weights)[list(rows)]
+        return self.lora.replace(
+            weights=self.place(np.pad(weights, ((0, count - len(rows)), (0, 0))))
+        )
+
+    def read(self, rows: Sequence[int], count: int):
+        """Read these prompts, padded to ``count`` rows.
+
+        Returns:
+          last states [count, E], the parts before the prompts, the prompts' own part.
+        """
+        own = [self.prompts[i][self.shared :] for i in rows]
+        length = self._padded(bucket(max(map(len, own)), self.room))
+        tokens, mask = left_pad(own, count, length)
+        parts = ()
+        if self.shared:
+            common = self.common
+            if common.real.shape[0] > 1:
+                pick = np.pad(self.owner[list(rows)], (0, count - len(rows)))
+                common = jax.tree.map(lambda x: x[pick], common)
+            parts = (common,)
+        soft = None
+        if self.soft is not None:
+            # Rows of a NumPy array or of one on the device alike; fillers take any.
+            pick = np.pad(self.soft_of[list(rows)], (0, count - len(rows)))
+            soft = self.place(self.soft[pick])
+        hidden, part = loop_lib.read_in_chunks(
+            self.model, self.params, self.place(tokens), self.place(mask), parts,
+            self.lora_of(rows, count), soft, chunk=self.chunk,
+        )  # fmt: skip
+        return hidden, parts, part
 
 
-def bucket(length: int, limit: int) -> int:
-    """The padded length for prompts of up to ``length`` tokens, at most ``limit``."""
-    size = next((b for b in BUCKETS if b >= length), -(-length // 1024) * 1024)
-    return min(size, limit)
+def _rules(sampling: Sampling, max_new_tokens, stop_ids, vocab, pooling) -> Rules:
+    greedy = sampling.temperature == 0
+    return Rules(
+        max_new=max_new_tokens, stop_ids=tuple(sorted({int(i) for i in stop_ids})), greedy=greedy,
+        top_k=0 if greedy else sampling.top_k, top_p=1.0 if greedy else sampling.top_p,
+        vocab=vocab, pooling=pooling,
+    )  # fmt: skip
 
 
-def left_pad(prompts: Sequence[Sequence[int]], rows: int, length: int):
-    """Token ids and mask, [rows, length], right-aligned; rows beyond the prompts are empty."""
-    tokens, mask = np.zeros((rows, length), np.int32), np.zeros((rows, length), bool)
-    for row, prompt in enumerate(prompts):
-        if prompt:
-            tokens[row, length - len(prompt) :] = prompt
-            mask[row, length - len(prompt) :] = True
-    return tokens, mask
-
-
-def check_prompts(model: Decoder, prompts, max_new_tokens: int) -> None:
-    """Raise ValueError for an empty prompt, an id out of range or one that cannot fit (B08)."""
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
-    limit = model.config.max_positions
-    for i, prompt in enumerate(prompts):
-        if not len(prompt):
-            raise ValueError(f"prompt {i} is empty; a reply needs at least one token to follow")
-        if len(prompt) + max_new_tokens > limit:
-            raise ValueError(
-                f"prompt {i} has {len(prompt)} tokens; with {max_new_tokens} new ones that passes "
-                f"the model's context of {limit}. Prompts are never cut: shorten it, or ask for "
-                "fewer new tokens"
-            )
-        if min(prompt) < 0 or max(prompt) >= model.config.vocab_size:
-            raise ValueError(
-                f"prompt {i} has token ids {min(prompt)} to {max(prompt)}; the model knows 0 to "
-                f"{model.config.vocab_size - 1}"
-            )
+def _check(prompts, seeds, samples, lora, soft, soft_of, batch_size, prefill_chunk):
+    if len(seeds) != len(prompts):
+        raise ValueError(f"expected one seed a prompt: {len(prompts)} prompts, {len(seeds)} seeds")
+    for name, value in (("samples", samples), ("batch_size", batch_size),
+                        ("prefill_chunk", prefill_chunk)):  # fmt: skip
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if lora is not None and len(lora.weights) != len(prompts):
+        raise ValueError(
+            f"expected the adapters' weights of {len(prompts)} prompts, got {len(lora.weights)}"
+        )
+    if soft is None:
+        if soft_of is not None:
+            raise ValueError("soft_of says which soft prefix a prompt has; soft is not given")
+        return
+    if soft.ndim != 3:
+        raise ValueError(f"expected a soft prefix [n, m, E], got shape {soft.shape}")
+    if soft_of is None and len(soft) != len(prompts):
+        raise ValueError(
+            f"expected one soft prefix a prompt ({len(prompts)}), got {len(soft)}; or give soft_of"
+        )
+    if soft_of is not None:
+        if len(soft_of) != len(prompts):
+            raise ValueError(f"expected {len(prompts)} entries of soft_of, got {len(soft_of)}")
+        if len(soft_of) and not 0 <= min(soft_of) <= max(soft_of) < len(soft):
+            raise ValueError(f"soft_of must lie in 0 to {len(soft) - 1}, got {list(soft_of)}")
 
 
 def generate(
     model: Decoder, params, prompts: Sequence[Sequence[int]], *, max_new_tokens: int,
-    stop_ids: Sequence[int], sampling: Sampling, seeds: Sequence[int], pooling: str = "mean",
-    batch_size: int = 64, vocab: int | None = None,
+    stop_ids: Sequence[int], sampling: Sampling, seeds: Sequence[int], samples: int = 1,
+    pooling: str | None = "mean", batch_size: int = 64, vocab: int | None = None,
+    lora: Lora | None = None, soft=None, soft_of: Sequence[int] | None = None,
+    prefill_chunk: int = PREFILL_CHUNK, share_prefix: bool = True,
+    sharding: jax.sharding.NamedSharding | None = None,
 ) -> list[Generation]:  # fmt: skip
-    """Generate one reply a prompt.
+    """Generate ``samples`` replies a prompt.
 
     Args:
       model: the decoder.
@@ -155,47 +185,126 @@ def generate(
       max_new_tokens: limit of a reply, its stop token included.
       stop_ids: union of the tokenizer's, config's and generation_config's ids (B03).
       sampling: how tokens are drawn.
-      seeds: one a row, 32 bits; the same seed and prompt give the same reply in any batch.
-      pooling: how hidden states of the reply's tokens are pooled: "mean", "last" or "first".
+      seeds: one a prompt, 32 bits; the same seed and prompt give the same reply in any batch.
+        Sample g of a prompt has the seed ``sample_seed(seed, g)``: it is the reply of a call of
+        its own with that seed, and sample 0 that of the prompt's own seed.
+      samples: G; a prompt is read once for all of them.
+      pooling: how hidden states of the reply's tokens are pooled: "mean", "last" or "first"; None
+        leaves them out and spares reading the last token.
       batch_size: rows run at once.
       vocab: ids from here on are never drawn.
+      lora: adapters with one row of weights a prompt.
+      soft: [n, m, E], embeddings of m places that follow a prompt as tokens would; one a prompt
+        unless ``soft_of`` says which.
+      soft_of: for each prompt, its row of ``soft``.
+      prefill_chunk: longer prompts are read in stretches of so many tokens.
+      share_prefix: whether tokens with which all prompts begin are read once.
+      sharding: how rows are laid out over devices (its first axis); prompts and rows of a batch
+        must be multiples of the devices. Parameters lie where the caller put them.
 
     Returns:
-      One Generation a prompt, in order.
+      One Generation a row, prompt by prompt: sample g of prompt p at p · samples + g.
 
     Raises:
-      ValueError: see ``check_prompts``; unequal numbers of seeds and prompts; unknown pooling.
+      ValueError: see ``check_prompts``; unequal numbers of seeds, weights or soft prefixes and
+        prompts; an unknown pooling; a count below 1.
     """
-    if pooling not in POOLINGS:
+    if pooling is not None and pooling not in POOLINGS:
         raise ValueError(f"unknown pooling {pooling!r}; choose from {', '.join(POOLINGS)}")
-    if len(seeds) != len(prompts):
-        raise ValueError(f"expected one seed a prompt: {len(prompts)} prompts, {len(seeds)} seeds")
-    check_prompts(model, prompts, max_new_tokens)
+    _check(prompts, seeds, samples, lora, soft, soft_of, batch_size, prefill_chunk)
+    check_prompts(model, prompts, max_new_tokens, 0 if soft is None else soft.shape[1])
+    if not prompts:
+        return []
+    place = (lambda x: x) if sharding is None else (lambda x: jax.device_put(x, sharding))
+    rules = _rules(sampling, max_new_tokens, stop_ids, vocab, pooling)
+    count = max(batch_size // samples, 1)  # prompts at once
+    at_once = min(samples, batch_size)  # samples at once
+    reader = _Reader(model, params, prompts, lora, soft, soft_of, max_new=max_new_tokens,
+                     chunk=prefill_chunk, place=place, alone=not share_prefix)  # fmt: skip
+    temperatures = place(np.full((count * at_once,), sampling.temperature, np.float32))
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # neighbours pad alike
-    greedy = sampling.temperature == 0
-    out: list[Generation | None] = [None] * len(prompts)
-    for at in range(0, len(order), batch_size):
-        rows = order[at : at + batch_size]
-        room = model.config.max_positions - max_new_tokens
-        length = bucket(max(len(prompts[i]) for i in rows), room)
-        tokens, mask = left_pad([prompts[i] for i in rows], batch_size, length)
-        filler = [0] * (batch_size - len(rows))
-        ids, logprobs, lengths, running, hidden = jax.device_get(
-            _decode(
-                model, params, tokens, mask,
-                np.full((batch_size,), sampling.temperature, np.float32),
-                np.asarray([seeds[i] for i in rows] + filler, np.uint32),
-                max_new=max_new_tokens, stop_ids=tuple(sorted(set(stop_ids))),
-                top_k=0 if greedy else sampling.top_k, top_p=1.0 if greedy else sampling.top_p,
-                vocab=vocab, pooling=pooling, greedy=greedy,
-            )
-        )  # fmt: skip
-        for row, i in enumerate(rows):
-            n = int(lengths[row])
-            out[i] = Generation(
-                tokens=ids[row, :n].tolist(),
-                logprobs=logprobs[row, :n].tolist(),
-                finish_reason="length" if running[row] else "stop",
-                hidden=hidden[row],
-            )
+    out: list[Generation | None] = [None] * (len(prompts) * samples)
+    for at in range(0, len(order), count):
+        rows = order[at : at + count]
+        hidden, parts, part = reader.read(rows, count)
+        row_lora = loop_lib.rows_lora(reader.lora_of(rows, count), at_once)
+        for first in range(0, samples, at_once):
+            numbers = range(first, first + at_once)
+            row_seeds, active = np.zeros((count, at_once), np.uint32), np.zeros(
+                (count, at_once), bool)  # fmt: skip
+            for r, i in enumerate(rows):
+                row_seeds[r] = [sample_seed(seeds[i], g) for g in numbers]
+                active[r] = [g < samples for g in numbers]
+            row_seeds = place(row_seeds.reshape(-1))
+            state, shared = loop_lib.start(
+                model, params, hidden, parts, part, place(active.reshape(-1)), temperatures,
+                row_seeds, rules=rules, samples=at_once,
+            )  # fmt: skip
+            state = loop_lib.run(model, params, state, shared, row_lora, temperatures, row_seeds,
+                                 max_new_tokens, rules=rules)  # fmt: skip
+            got = jax.device_get(loop_lib.results(state, rules))
+            for r, i in enumerate(rows):
+                for k, g in enumerate(numbers):
+                    if g < samples:
+                        out[i * samples + g] = _generation(got, r * at_once + k)
     return out
+
+
+def _generation(got, row: int) -> Generation:
+    n = int(got["lengths"][row])
+    return Generation(
+        tokens=got["tokens"][row, :n].tolist(),
+        logprobs=got["logprobs"][row, :n].tolist(),
+        finish_reason="stop" if got["stopped"][row] else "length",
+        hidden=None if got["pooled"] is None else got["pooled"][row],
+    )
+
+
+def stream(
+    model: Decoder, params, prompt: Sequence[int], *, max_new_tokens: int,
+    stop_ids: Sequence[int], sampling: Sampling, seed: int = 0, vocab: int | None = None,
+    lora: Lora | None = None, soft=None, prefill_chunk: int = PREFILL_CHUNK, every: int = 1,
+) -> Iterator[int]:  # fmt: skip
+    """The tokens of one reply as they are drawn; the same as ``generate`` gives.
+
+    Args:
+      every: tokens drawn between two looks at them; more is a little faster.
+      lora: adapters with weights [1, n].
+      soft: [1, m, E].
+
+    Others as in ``generate``.
+
+    Yields:
+      ids, the stop token included.
+
+    Raises:
+      ValueError: as ``generate``, before the first token is asked for.
+    """
+    prompts = [prompt]
+    _check(prompts, [seed], 1, lora, soft, None, 1, prefill_chunk)
+    check_prompts(model, prompts, max_new_tokens, 0 if soft is None else soft.shape[1])
+    if every < 1:
+        raise ValueError(f"every must be at least 1, got {every}")
+
+    def tokens() -> Iterator[int]:
+        rules = _rules(sampling, max_new_tokens, stop_ids, vocab, None)
+        reader = _Reader(model, params, prompts, lora, soft, None, max_new=max_new_tokens,
+                         chunk=prefill_chunk, place=lambda x: x, alone=True)  # fmt: skip
+        hidden, parts, part = reader.read([0], 1)
+        seeds = np.asarray([sample_seed(seed, 0)], np.uint32)
+        temperatures = np.full((1,), sampling.temperature, np.float32)
+        state, parts = loop_lib.start(model, params, hidden, parts, part, np.ones(1, bool),
+                                      temperatures, seeds, rules=rules, samples=1)  # fmt: skip
+        said = 0
+        while True:
+            length, going = int(state.lengths[0]), bool(state.running[0])
+            yield from np.asarray(state.tokens[0, said:length]).tolist()
+            said = length
+            if not going or length >= max_new_tokens:
+                return
+            state = loop_lib.run(
+                model, params, state, parts, lora, temperatures, seeds,
+                min(said + every, max_new_tokens), rules=rules,
+            )  # fmt: skip
+
+    return tokens()

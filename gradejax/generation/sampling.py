@@ -106,10 +106,11 @@ def sample(
     if vocab is not None and vocab < logits.shape[-1]:
         logits = jnp.where(jnp.arange(logits.shape[-1])[None, :] < vocab, logits, -jnp.inf)
     if greedy:
-        tokens = jnp.argmax(logits, axis=-1)
-        logprobs = jax.nn.log_softmax(logits, axis=-1)
-        logprobs = jnp.take_along_axis(logprobs, tokens[:, None], axis=-1)[:, 0]
-        return tokens.astype(jnp.int32), logprobs
+        # Plain reductions, which XLA's CPU backend runs several times faster than its argmax.
+        top = jnp.max(logits, axis=-1, keepdims=True)
+        places = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, :]
+        tokens = jnp.min(jnp.where(logits == top, places, logits.shape[-1] - 1), axis=-1)
+        return tokens, -jnp.log(jnp.sum(jnp.exp(logits - top), axis=-1))
     cold = temperatures == 0
     scaled = cut(logits / jnp.where(cold, 1.0, temperatures)[:, None], top_k=top_k, top_p=top_p)
     noise = jax.vmap(

@@ -1,14 +1,24 @@
-"""log p of given replies, without ever holding [B, T, V]: the head runs over chunks of places."""
+"""log p of given tokens: of whole rows, and of groups of completions to shared prompts.
 
-import jax
+Neither holds [B, T, V] (``generation.head``). For the value and gradient of many rows in the
+memory of a few, see ``generation.microbatch``.
+"""
+
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 
-from gradejax import ops
+from gradejax.generation.head import token_logprobs
+from gradejax.generation.loop import rows_lora
+from gradejax.models.cache import Part
 from gradejax.models.decoder import Decoder
+from gradejax.models.lora import Lora
 
 
-def score(model: Decoder, params, tokens, mask, *, temperature: float = 1.0, chunk: int = 64,
-          vocab: int | None = None):  # fmt: skip
+def score(
+    model: Decoder, params, tokens, mask, *, temperature: float = 1.0, chunk: int | None = None,
+    vocab: int | None = None, lora: Lora | None = None,
+):  # fmt: skip
     """Log-probability of every token given those before it in its row.
 
     Args:
@@ -17,36 +27,89 @@ def score(model: Decoder, params, tokens, mask, *, temperature: float = 1.0, chu
       tokens: [B, T] int32, prompt and reply; padding may stand on either side.
       mask: [B, T] bool, real tokens.
       temperature: > 0, the sampler's (fault A05).
+      chunk: tokens whose logits are held at once.
       vocab: the sampler's: ids from here on have probability 0 (B10).
-      chunk: places whose logits are held at once; recomputed in the backward pass.
+      lora: adapters with weights [B, n].
 
     Returns:
       [B, T] float32; place t holds log p(token t | before t), 0 at a row's first token (it has
       none, fault B02) and at padding.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be > 0 to score, got {temperature}")
-    hidden = model.apply(params, tokens, mask, method="hidden")
-    batch, length, width = hidden.shape
-    places = length - 1
-    chunk = min(chunk, max(places, 1))
-    extra = -places % chunk
-    shape = lambda x: jnp.moveaxis(  # noqa: E731
-        jnp.pad(x, ((0, 0), (0, extra)) + ((0, 0),) * (x.ndim - 2)).reshape(
-            batch, -1, chunk, *x.shape[2:]), 1, 0)  # fmt: skip
-
-    @jax.checkpoint
-    def part(piece):
-        states, targets = piece
-        logits = model.apply(params, states, method="logits")
-        kind = jnp.promote_types(logits.dtype, jnp.float32)
-        logits = logits.astype(kind) / temperature
-        if vocab is not None and vocab < logits.shape[-1]:
-            ids = jnp.arange(logits.shape[-1])
-            logits = jnp.where(ids[None, None, :] < vocab, logits, -jnp.inf)
-        return ops.token_logprobs(logits, targets)
-
-    out = jax.lax.map(part, (shape(hidden[:, :-1]), shape(tokens[:, 1:])))
-    out = jnp.moveaxis(out, 0, 1).reshape(batch, -1)[:, :places]
+    hidden = model.apply(params, tokens, mask, lora=lora, method="hidden")
+    out = token_logprobs(model, params, hidden[:, :-1], tokens[:, 1:], temperature=temperature,
+                         vocab=vocab, chunk=chunk)  # fmt: skip
     known = mask[:, 1:] & mask[:, :-1]
     return jnp.pad(jnp.where(known, out, 0), ((0, 0), (1, 0)))
+
+
+def last_real(states, mask):
+    """States [P, T, E] at each row's last real place, [P, E]; place 0 of an empty row."""
+    places = jnp.where(mask, jnp.arange(mask.shape[1])[None, :], 0)
+    return jnp.take_along_axis(states, jnp.max(places, axis=1)[:, None, None], axis=1)[:, 0]
+
+
+def score_groups(
+    model: Decoder, params, prompts, prompt_mask, completions, completion_mask, *,
+    temperature: float = 1.0, chunk: int | None = None, vocab: int | None = None,
+    lora: Lora | None = None, soft=None, soft_of=None, parts: Sequence[Part] = (),
+):  # fmt: skip
+    """Log-probabilities of G completions to each of P prompts; a prompt is read once.
+
+    Its keys and values stand as one row that the G completions read, forward and backward: the
+    values and gradients of P·G whole rows without their P·(G - 1) repeated prompts. Completions
+    count their positions on from the prompt and its soft prefix, as sampling does.
+
+    A rotary scaling that depends on the length of the row (``Rope.by_length``) takes the prompt's
+    own length for the prompt, as cached decoding does.
+
+    Args:
+      model: the decoder.
+      params: its tree.
+      prompts: [P, T] int32; padding may stand on either side.
+      prompt_mask: [P, T] bool.
+      completions: [P, G, C] int32, each from place 0 on.
+      completion_mask: [P, G, C] bool, true up to and with the stop token (B04).
+      temperature: > 0, the sampler's (A05).
+      chunk: tokens whose logits are held at once.
+      vocab: the sampler's (B10).
+      lora: adapters with weights [P, n], one row a prompt as in ``generate``.
+      soft: None or [n, m, E], embeddings that follow the prompt; one a prompt unless soft_of.
+      soft_of: None or [P] int32, each prompt's row of ``soft``.
+      parts: what stands before every prompt, such as a system prompt that was read by
+        ``Decoder.prefill``.
+
+    Returns:
+      [P, G, C] float32; 0 where the mask is false.
+
+    Raises:
+      ValueError: shapes that do not fit, or a temperature that is not above 0.
+    """
+    count, samples, length = completions.shape
+    if prompts.shape[0] != count or completion_mask.shape != completions.shape:
+        raise ValueError(
+            f"expected completions and their mask [P, G, C] of the P prompts {prompts.shape}; got "
+            f"{completions.shape} and {completion_mask.shape}"
+        )
+    embeds = model.apply(params, prompts, method="embed")
+    if soft is not None:
+        soft = soft if soft_of is None else soft[soft_of]
+        if soft.shape[0] != count:
+            raise ValueError(f"expected one soft prefix a prompt ({count}), got {soft.shape[0]}")
+        embeds = jnp.concatenate([embeds, soft.astype(embeds.dtype)], axis=1)
+        prompt_mask = jnp.concatenate(
+            [prompt_mask, jnp.ones((count, soft.shape[1]), bool)], axis=1
+        )
+    states, part = model.apply(params, None, prompt_mask, embeds=embeds, parts=parts, lora=lora,
+                               method="prefill")  # fmt: skip
+    # The state before a completion's first token is the prompt's last.
+    before = jnp.repeat(last_real(states, prompt_mask)[:, None, None], samples, axis=1)
+    if length > 1:
+        rows = lambda x: x[:, :, :-1].reshape(count * samples, length - 1)  # noqa: E731
+        hidden = model.apply(params, rows(completions), rows(completion_mask),
+                             parts=(*parts, part), lora=rows_lora(lora, samples),
+                             method="hidden")  # fmt: skip
+        hidden = hidden.reshape(count, samples, length - 1, -1)
+        before = jnp.concatenate([before, hidden], axis=2)
+    out = token_logprobs(model, params, before, completions, temperature=temperature, vocab=vocab,
+                         chunk=chunk)  # fmt: skip
+    return jnp.where(completion_mask, out, 0)

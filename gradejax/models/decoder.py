@@ -77,12 +77,14 @@ class Decoder(nn.Module):
     Attributes:
       config: its shape.
       dtype: of states and products.
-      remat: whether the backward pass computes each block again instead of keeping its insides.
+      remat: whether the backward pass computes each block again instead of keeping its insides;
+        "products" keeps what the weights' products give and computes again only what lies between
+        (attention, norms, activations), which costs a few percent.
     """
 
     config: DecoderConfig
     dtype: jnp.dtype = jnp.float32
-    remat: bool = False
+    remat: bool | str = False
 
     def setup(self):
         c = self.config
@@ -92,7 +94,11 @@ class Decoder(nn.Module):
         self.embedding = embed(c.vocab_size)
         if c.learned_positions:
             self.positions = embed(c.max_positions)
-        block = nn.remat(Block) if self.remat else Block
+        policies = {True: None,
+                    "products": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}
+        if self.remat and self.remat not in policies:
+            raise ValueError(f"unknown remat {self.remat!r}; choose from False, True, 'products'")
+        block = nn.remat(Block, policy=policies[self.remat]) if self.remat else Block
         self.layers = [block(c, name=f"layers_{i}") for i in range(c.num_layers)]
         self.norm = make_norm(c)
         if not c.tied:

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from hf_folders import NAMES, checkpoint, expected, rows_of
 
-from gradejax.generation import decode
-from gradejax.generation.decode import BUCKETS, bucket, generate, left_pad
+from gradejax.generation import loop
+from gradejax.generation.decode import generate
+from gradejax.generation.prompts import left_pad
 from gradejax.generation.sampling import GREEDY, Sampling
 
 WARM = Sampling(temperature=1.0)
@@ -123,7 +124,7 @@ def test_pooled_hidden_states(pooling):
 
 def test_the_context_is_checked_before_decoding(monkeypatch):
     """B08: past the cache's end the last slot would be overwritten without a word."""
-    monkeypatch.setattr(decode, "_decode", lambda *a, **k: pytest.fail("decoding began"))
+    monkeypatch.setattr(loop, "read", lambda *a, **k: pytest.fail("reading began"))
     with pytest.raises(ValueError, match=r"prompt 1 has 240 tokens; with 17 new .* context of 256"):
         run("llama", [[5] * 239, [5] * 240])
 
@@ -140,12 +141,17 @@ def test_the_last_slot_of_the_context_is_used():
 @pytest.mark.parametrize(
     "prompts, options, words",
     [
-        ([[4], []], {}, "prompt 1 is empty"),
-        ([[4, 113]], {}, "ids 4 to 113; the model knows 0 to 112"),
-        ([[-1, 4]], {}, "ids -1 to 4"),
         ([[4], [5]], {"seeds": [1]}, "2 prompts, 1 seeds"),
         ([[4]], {"pooling": "max"}, "'max'; choose from mean, last, first"),
         ([[4]], {"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ([[4]], {"samples": 0}, "samples must be at least 1, got 0"),
+        ([[4]], {"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ([[4]], {"prefill_chunk": 0}, "prefill_chunk must be at least 1, got 0"),
+        ([[4]], {"soft_of": [0]}, "soft is not given"),
+        ([[4]], {"soft": np.zeros((2, 32))}, r"soft prefix \[n, m, E\], got shape \(2, 32\)"),
+        ([[4]], {"soft": np.zeros((2, 3, 32))}, r"one soft prefix a prompt \(1\), got 2"),
+        ([[4]], {"soft": np.zeros((2, 3, 32)), "soft_of": [2]}, r"0 to 1, got \[2\]"),
+        ([[4]], {"soft": np.zeros((2, 3, 32)), "soft_of": [0, 1]}, "1 entries of soft_of, got 2"),
     ],
 )
 def test_bad_calls(prompts, options, words):
@@ -157,23 +163,14 @@ def test_no_prompts_give_no_replies():
     assert run("llama", []) == []
 
 
-def test_compilations_are_bounded(monkeypatch):
-    """T30: prompts of 1 to 200 tokens, one call each, trace once a bucket."""
-    traces = []
-    plain = decode.empty_cache
-    monkeypatch.setattr(
-        decode, "empty_cache", lambda c, b, n, d: traces.append(n - 2) or plain(c, b, n, d)
-    )
-    options = {"max_new_tokens": 2, "batch_size": 3, "stop_ids": (111,)}  # of this test alone
-    for n in range(1, 201, 3):
-        run("llama_sharded", [[5] * n], **options)
-    run("llama_sharded", [[5] * n for n in (200, 1, 31, 90)], **options)
-    assert sorted(traces) == [32, 64, 128, 192, 254]  # 256 cut to what the context leaves
-
-
-def test_bucket():
-    assert [bucket(n, 10**6) for n in (1, 32, 33, 200, 4096, 4097)] == [
-        32, 32, 64, 256, 4096, 5120,
-    ]  # fmt: skip
-    assert bucket(33, 50) == 50
-    assert list(BUCKETS) == sorted(BUCKETS)
+def test_the_loop_ends_with_its_last_row(monkeypatch):
+    """Rows that have stopped cost nothing once all have: 17 tokens are allowed, 9 are drawn."""
+    ends, plain = [], loop.run
+    monkeypatch.setattr(loop, "run", lambda *a, **k: ends.append(plain(*a, **k)) or ends[-1])
+    want = expected("phi3")["free"]
+    stops = {int(row[n]) for row, n in zip(want[:2], (4, 8), strict=True)}
+    replies = run("phi3", rows_of("phi3")[:2], stop_ids=stops, pooling=None)
+    longest = max(len(g.tokens) for g in replies)
+    assert longest <= 9 and {g.finish_reason for g in replies} == {"stop"}
+    assert int(ends[0].place) == longest - 1
+    assert replies[0].hidden is None and replies[0].length == len(replies[0].tokens)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hf_folders import checkpoint, expected, rows_of
 
-from gradejax.generation.decode import generate, left_pad
+from gradejax.generation.decode import generate
+from gradejax.generation.prompts import left_pad
 from gradejax.generation.sampling import Sampling
 from gradejax.generation.score import score
 from gradejax.models.config import DecoderConfig
