@@ -92,7 +92,7 @@ def sample(
     Args:
       logits: [B, V].
       seeds: [B] uint32 or int32, one a row.
-      place: int32 scalar, index of the token in the reply.
+      place: int32, scalar or [B], index of the token in the reply.
       temperatures: [B] float32; 0 is greedy and uses no noise.
       top_k: static.
       top_p: static.
@@ -114,10 +114,10 @@ def sample(
     cold = temperatures == 0
     scaled = cut(logits / jnp.where(cold, 1.0, temperatures)[:, None], top_k=top_k, top_p=top_p)
     noise = jax.vmap(
-        lambda s: jax.random.gumbel(
-            jax.random.fold_in(jax.random.key(s), place), logits.shape[-1:], logits.dtype
+        lambda s, p: jax.random.gumbel(
+            jax.random.fold_in(jax.random.key(s), p), logits.shape[-1:], logits.dtype
         )
-    )(seeds)
+    )(seeds, jnp.broadcast_to(place, seeds.shape))
     tokens = jnp.argmax(jnp.where(cold[:, None], logits, scaled + noise), axis=-1)
     plain = jax.nn.log_softmax(jnp.where(cold[:, None], logits, scaled), axis=-1)
     logprobs = jnp.take_along_axis(plain, tokens[:, None], axis=-1)[:, 0]
