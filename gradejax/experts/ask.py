@@ -95,7 +95,7 @@ def ask_all(registry: ExpertRegistry, queries: Sequence[Query], *,
 
 def ask(registry: ExpertRegistry, requests: Sequence[Request], *,
         providers: Mapping[str, Provider], store: FeatureStore | None = None,
-        on_error: str = "raise", on_long: str = "error", chunk_size: int = 256,
+        on_error: str = "raise", on_long: str = "error", chunk_size: int = 512,
         max_missing: float = 0.5, progress: Callable[[Progress], None] | None = None
         ) -> list[Reply | Missing]:
     """Answer `requests`: from the store, else by the models, in batches by model and settings.

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from gradejax.generation import loop as loop_lib
+from gradejax.generation import refill
 from gradejax.generation.loop import Rules
 from gradejax.generation.prompts import (
     BUCKETS,
@@ -83,7 +84,7 @@ class _Reader:
                 return
             rows = 2 ** (count - 1).bit_length()
             weights = np.pad(weights, ((0, rows - count), (0, 0)))
-        length = self._padded(common_bucket(self.shared))
+        length = self.padded(common_bucket(self.shared))
         tokens, mask = left_pad([self.prompts[0][: self.shared]] * count,
                                 1 if weights is None else len(weights), length)  # fmt: skip
         lora = None if weights is None else self.lora.replace(weights=weights)
@@ -91,7 +92,7 @@ class _Reader:
             self.model, self.params, tokens, mask, (), lora, None, chunk=self.chunk
         )
 
-    def _padded(self, length: int) -> int:
+    def padded(self, length: int) -> int:
         return length if length <= self.chunk else -(-length // self.chunk) * self.chunk
 
     def lora_of(self, rows: Sequence[int], count: int) -> Lora | None:
@@ -103,14 +104,19 @@ class _Reader:
             weights=self.place(np.pad(weights, ((0, count - len(rows)), (0, 0))))
         )
 
-    def read(self, rows: Sequence[int], count: int):
-        """Read these prompts, padded to ``count`` rows.
+    def own_lengths(self) -> list[int]:
+        """Tokens of each prompt behind what all have in common."""
+        return [len(p) - self.shared for p in self.prompts]
+
+    def read(self, rows: Sequence[int], count: int, length: int | None = None):
+        """Read these prompts, padded to ``count`` rows and ``length`` tokens.
 
         Returns:
           last states [count, E], the parts before the prompts, the prompts' own part.
         """
         own = [self.prompts[i][self.shared :] for i in rows]
-        length = self._padded(bucket(max(map(len, own)), self.room))
+        if length is None:
+            length = self.padded(bucket(max(map(len, own)), self.room))
         tokens, mask = left_pad(own, count, length)
         parts = ()
         if self.shared:
@@ -221,6 +227,14 @@ def generate(
     at_once = min(samples, batch_size)  # samples at once
     reader = _Reader(model, params, prompts, lora, soft, soft_of, max_new=max_new_tokens,
                      chunk=prefill_chunk, place=place, alone=not share_prefix)  # fmt: skip
+    if samples == 1 and len(prompts) > batch_size and lora is None and sharding is None:
+        single: list[Generation | None] = [None] * len(prompts)
+        for i, got, row in refill.replies(
+            model, params, reader, reader.own_lengths(), [sample_seed(s, 0) for s in seeds],
+            sampling.temperature, rules, batch_size,
+        ):  # fmt: skip
+            single[i] = _generation(got, row)
+        return single
     temperatures = place(np.full((count * at_once,), sampling.temperature, np.float32))
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # neighbours pad alike
     out: list[Generation | None] = [None] * (len(prompts) * samples)

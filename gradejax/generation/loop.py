@@ -46,10 +46,10 @@ class Rules:
 
 
 class Loop(NamedTuple):
-    """Where the rows stand after ``place`` + 1 drawn tokens."""
+    """Where each row stands after ``place`` + 1 drawn tokens."""
 
     cache: KVCache  # own slots only; shared parts do not change and stay outside
-    place: jax.Array  # int32 scalar, index of the token drawn last
+    place: jax.Array  # [B] int32, index of the token drawn last
     token: jax.Array  # [B] int32, the token drawn last
     drawn: jax.Array  # [B] bool, whether that token is part of the reply
     running: jax.Array  # [B] bool, whether the reply goes on after it
@@ -141,6 +141,32 @@ def _ends(rules: Rules, token):
     return jnp.any(token[:, None] == stops[None, :], axis=1)
 
 
+def draw_first(model: Decoder, params, hidden, before: Sequence[Part], active, temperatures,
+               seeds, *, rules: Rules, samples: int):  # fmt: skip
+    """Draw the first token of every row; arguments as in ``start``.
+
+    Returns:
+      The fields of ``Loop`` after its cache.
+    """
+    position = tokens_before(before, hidden.shape[0])
+    logits = jnp.repeat(model.apply(params, hidden, method="logits"), samples, axis=0)
+    batch = logits.shape[0]
+    place = jnp.zeros((batch,), jnp.int32)
+    token, logprob = _draw(rules, logits, seeds, place, temperatures)
+    none = jnp.zeros((batch, rules.max_new), jnp.int32)
+    return (
+        place,
+        token,
+        active,
+        active & ~_ends(rules, token),
+        jnp.repeat(position, samples),
+        none.at[:, 0].set(jnp.where(active, token, 0)),
+        none.astype(jnp.float32).at[:, 0].set(jnp.where(active, logprob, 0)),
+        active.astype(jnp.int32),
+        None if rules.pooling is None else jnp.zeros((batch, model.config.width), jnp.float32),
+    )
+
+
 @functools.partial(jax.jit, static_argnames=("model", "rules", "samples"))
 def start(model: Decoder, params, hidden, parts, prompt: Part, active, temperatures, seeds, *,
           rules: Rules, samples: int) -> tuple[Loop, tuple[Part, ...]]:  # fmt: skip
@@ -161,11 +187,8 @@ def start(model: Decoder, params, hidden, parts, prompt: Part, active, temperatu
     Returns:
       The loop's start, and the parts that its rows share.
     """
-    before = tokens_before((*parts, prompt), hidden.shape[0])
-    logits = jnp.repeat(model.apply(params, hidden, method="logits"), samples, axis=0)
-    place = jnp.zeros((), jnp.int32)
-    token, logprob = _draw(rules, logits, seeds, place, temperatures)
-    batch = token.shape[0]
+    first = draw_first(model, params, hidden, (*parts, prompt), active, temperatures, seeds,
+                       rules=rules, samples=samples)  # fmt: skip
     if samples == 1:
         grow = lambda x, axis: jnp.pad(  # noqa: E731
             x, [(0, rules.max_new if i == axis else 0) for i in range(x.ndim)]
@@ -177,23 +200,9 @@ def start(model: Decoder, params, hidden, parts, prompt: Part, active, temperatu
             slot=jnp.asarray(prompt.positions.shape[1], jnp.int32),
         )
     else:
-        cache = empty_cache(model.config, batch, rules.max_new, model.dtype)
+        cache = empty_cache(model.config, active.shape[0], rules.max_new, model.dtype)
         parts = (*parts, prompt)
-    none = jnp.zeros((batch, rules.max_new), jnp.int32)
-    loop = Loop(
-        cache=cache,
-        place=place,
-        token=token,
-        drawn=active,
-        running=active & ~_ends(rules, token),
-        position=jnp.repeat(before, samples),
-        tokens=none.at[:, 0].set(jnp.where(active, token, 0)),
-        logprobs=none.astype(jnp.float32).at[:, 0].set(jnp.where(active, logprob, 0)),
-        lengths=active.astype(jnp.int32),
-        pooled=None if rules.pooling is None else jnp.zeros(
-            (batch, model.config.width), jnp.float32),
-    )  # fmt: skip
-    return loop, parts
+    return Loop(cache, *first), parts
 
 
 def _pool(pooling: str, pooled, hidden, drawn, place):
@@ -201,13 +210,13 @@ def _pool(pooling: str, pooled, hidden, drawn, place):
     keep, hidden = drawn[:, None], hidden.astype(jnp.float32)
     if pooling == "mean":
         return pooled + jnp.where(keep, hidden, 0)
-    return jnp.where(keep if pooling == "last" else keep & (place == 0), hidden, pooled)
+    return jnp.where(keep if pooling == "last" else keep & (place == 0)[:, None], hidden, pooled)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "rules"), donate_argnames="loop")
 def run(model: Decoder, params, loop: Loop, parts, lora: Lora | None, temperatures, seeds, until,
-        *, rules: Rules) -> Loop:  # fmt: skip
-    """Draw tokens until all rows have stopped or ``until`` of them stand.
+        low=0, *, rules: Rules) -> Loop:  # fmt: skip
+    """Draw tokens until at most ``low`` rows go on or one has ``until`` tokens.
 
     A step reads the token drawn last and draws the next. With a pooling the last token is read as
     well, for its state. Rows that have stopped are computed along and change nothing of theirs;
@@ -222,8 +231,11 @@ def run(model: Decoder, params, loop: Loop, parts, lora: Lora | None, temperatur
       temperatures: [B] float32.
       seeds: [B] uint32.
       until: int32 scalar, at most ``rules.max_new``.
+      low: int32 scalar; 0 ends with the last row.
       rules: see ``Rules``.
     """
+    slots = loop.cache.length
+    spots = jnp.arange(rules.max_new, dtype=jnp.int32)[None, :]
 
     def step(s: Loop) -> Loop:
         # Stopped rows go on writing into their own cache columns; nothing reads them.
@@ -234,16 +246,16 @@ def run(model: Decoder, params, loop: Loop, parts, lora: Lora | None, temperatur
         place = s.place + 1
         token, logprob = _draw(rules, out.logits[:, 0], seeds, place, temperatures)
         goes_on = s.running & (place < rules.max_new)
-        put = lambda all_, new: all_.at[:, place].set(  # noqa: E731
-            jnp.where(goes_on, new, 0), mode="drop"
-        )
+        here = goes_on[:, None] & (spots == place[:, None])
+        put = lambda all_, new: jnp.where(here, new[:, None], all_)  # noqa: E731
         return Loop(
-            cache=out.cache.replace(parts=()),
+            # Own slots are a ring: a row never has more tokens than there are (see ``refill``).
+            cache=out.cache.replace(parts=(), slot=out.cache.slot % slots),
             place=place,
             token=token,
             drawn=goes_on,
             running=goes_on & ~_ends(rules, token),
-            position=s.position + 1,
+            position=s.position + goes_on,  # a row that has stopped stays within the context
             tokens=put(s.tokens, token),
             logprobs=put(s.logprobs, logprob),
             lengths=s.lengths + goes_on,
@@ -252,13 +264,19 @@ def run(model: Decoder, params, loop: Loop, parts, lora: Lora | None, temperatur
         )  # fmt: skip
 
     def wanted(s: Loop):
+        at = going(s, rules)
+        most = jnp.max(jnp.where(at, s.place, -1)) + 1
         # The last token (place max_new - 1) is read only for its pooled state.
-        if rules.pooling is None:
-            return (s.place + 1 < until) & jnp.any(s.running)
-        last = (until >= rules.max_new) & (s.place + 1 == rules.max_new)
-        return ((s.place + 1 < until) | last) & jnp.any(s.drawn)
+        return (jnp.sum(at) > low) & ((most < until) | (until >= rules.max_new))
 
     return jax.lax.while_loop(wanted, step, loop)
+
+
+def going(loop: Loop, rules: Rules):
+    """Rows that need another step, [B] bool: to draw or, with a pooling, to read the last token."""
+    if rules.pooling is None:
+        return loop.running & (loop.place + 1 < rules.max_new)
+    return loop.drawn
 
 
 def results(loop: Loop, rules: Rules) -> dict[str, Any]:

@@ -35,7 +35,59 @@ class Sampling:
 
 
 GREEDY = Sampling(temperature=0.0)
-_HEAD = 64  # most probable tokens in which top-p is looked for before all are sorted
+_HEAD = 64  # most probable tokens in which top-p is looked for first in a large vocabulary
+_SMALL = 4096  # up to here looking for them takes longer than bisection
+
+
+def _nucleus(logits, top_p: float):
+    """The smallest set of most probable tokens that reaches top_p, [..., V] bool; see ``cut``."""
+    # A set that reaches top_p but for the sum's rounding has reached it.
+    bar = top_p * (1 - 1e-6)
+    total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+
+    def keep_of_head():
+        values, ids = jax.lax.top_k(logits, _HEAD)  # of equal values the lower id comes first
+        mass = jnp.exp(values - total)
+        before = jnp.cumsum(mass, axis=-1) - mass
+        last = jnp.sum(before < bar, axis=-1, keepdims=True) - 1
+        value = jnp.take_along_axis(values, last, axis=-1)
+        edge = jnp.take_along_axis(ids, last, axis=-1)
+        places = jnp.arange(logits.shape[-1]).reshape((1,) * (logits.ndim - 1) + (-1,))
+        return (logits > value) | ((logits == value) & (places <= edge))
+
+    def keep_by_bisection():
+        # Sorting costs several times the model's step. The set's lowest logit is found bit by bit
+        # instead: among the float32 numbers, in their order, the greatest at and above which
+        # there is mass enough.
+        key = _in_order(logits.astype(jnp.float32))
+        mass = jnp.exp(logits - total)
+        above = lambda where: jnp.sum(  # noqa: E731
+            jnp.where(where, mass, 0), axis=-1, keepdims=True
+        )
+
+        def halve(_, ends):
+            low, high = ends
+            middle = (low >> 1) + (high >> 1) + (low & high & 1)
+            enough = above(key >= middle) >= bar
+            return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+        ends = tuple(_in_order(jnp.full((*logits.shape[:-1], 1), x, jnp.float32))
+                     for x in (-jnp.inf, jnp.inf))  # fmt: skip
+        edge, _ = jax.lax.fori_loop(0, 32, halve, ends)
+        tie = key == edge
+        earlier = (jnp.cumsum(tie, axis=-1) - tie).astype(mass.dtype)  # ties of lower id
+        return (key > edge) | (tie & (above(key > edge) + earlier * mass < bar))
+
+    if logits.shape[-1] <= _SMALL:
+        return keep_by_bisection()
+    head = jnp.exp(jax.lax.top_k(logits, _HEAD)[0] - total).sum(-1)
+    return jax.lax.cond(jnp.all(head >= top_p), keep_of_head, keep_by_bisection)
+
+
+def _in_order(x):
+    """int32 in the same order as the float32 numbers x."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+    return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 def cut(logits, *, top_k: int = 0, top_p: float = 1.0):
@@ -54,30 +106,7 @@ def cut(logits, *, top_k: int = 0, top_p: float = 1.0):
         bar = jax.lax.top_k(logits, top_k)[0][..., -1:]
         logits = jnp.where(logits < bar, -jnp.inf, logits)
     if top_p < 1.0:
-        # A set that reaches top_p but for the sum's rounding has reached it.
-        bar = top_p * (1 - 1e-6)
-        total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-
-        def keep(size):
-            values, ids = jax.lax.top_k(logits, size)  # of equal values the lower id comes first
-            mass = jnp.exp(values - total)
-            before = jnp.cumsum(mass, axis=-1) - mass
-            last = jnp.sum(before < bar, axis=-1, keepdims=True) - 1
-            value = jnp.take_along_axis(values, last, axis=-1)
-            edge = jnp.take_along_axis(ids, last, axis=-1)
-            places = jnp.arange(logits.shape[-1]).reshape((1,) * (logits.ndim - 1) + (-1,))
-            return (logits > value) | ((logits == value) & (places <= edge))
-
-        size = logits.shape[-1]
-        if size > _HEAD:
-            # Sorting a vocabulary costs more than the model's step; a few tokens mostly reach p.
-            head = jnp.exp(jax.lax.top_k(logits, _HEAD)[0] - total).sum(-1)
-            kept = jax.lax.cond(
-                jnp.all(head >= top_p), lambda: keep(_HEAD), lambda: keep(size)
-            )
-        else:
-            kept = keep(size)
-        logits = jnp.where(kept, logits, -jnp.inf)
+        logits = jnp.where(_nucleus(logits, top_p), logits, -jnp.inf)
     return logits
 
 
@@ -92,7 +121,7 @@ def sample(
     Args:
       logits: [B, V].
       seeds: [B] uint32 or int32, one a row.
-      place: int32 scalar, index of the token in the reply.
+      place: int32, scalar or [B], index of the token in the reply.
       temperatures: [B] float32; 0 is greedy and uses no noise.
       top_k: static.
       top_p: static.
@@ -114,10 +143,10 @@ def sample(
     cold = temperatures == 0
     scaled = cut(logits / jnp.where(cold, 1.0, temperatures)[:, None], top_k=top_k, top_p=top_p)
     noise = jax.vmap(
-        lambda s: jax.random.gumbel(
-            jax.random.fold_in(jax.random.key(s), place), logits.shape[-1:], logits.dtype
+        lambda s, p: jax.random.gumbel(
+            jax.random.fold_in(jax.random.key(s), p), logits.shape[-1:], logits.dtype
         )
-    )(seeds)
+    )(seeds, jnp.broadcast_to(place, seeds.shape))
     tokens = jnp.argmax(jnp.where(cold[:, None], logits, scaled + noise), axis=-1)
     plain = jax.nn.log_softmax(jnp.where(cold[:, None], logits, scaled), axis=-1)
     logprobs = jnp.take_along_axis(plain, tokens[:, None], axis=-1)[:, 0]

@@ -172,5 +172,5 @@ def test_the_loop_ends_with_its_last_row(monkeypatch):
     replies = run("phi3", rows_of("phi3")[:2], stop_ids=stops, pooling=None)
     longest = max(len(g.tokens) for g in replies)
     assert longest <= 9 and {g.finish_reason for g in replies} == {"stop"}
-    assert int(ends[0].place) == longest - 1
+    assert int(ends[0].place[0]) == longest - 1
     assert replies[0].hidden is None and replies[0].length == len(replies[0].tokens)
