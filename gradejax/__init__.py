@@ -1,7 +1,7 @@
 """gradejax: train the small layer that coordinates a pool of frozen language models."""
 
 __version__ = "0.1.0"
-__all__ = ["restore"]
+__all__ = ["load_lm", "restore"]
 
 
 def __getattr__(name: str):
@@ -10,4 +10,8 @@ def __getattr__(name: str):
         from gradejax.training.restore import restore
 
         return restore
+    if name == "load_lm":
+        from gradejax.generation.language_model import load_lm
+
+        return load_lm
     raise AttributeError(f"module 'gradejax' has no attribute {name!r}")

@@ -1,0 +1,391 @@
+"""One frozen model by its name: texts in, replies, log-probabilities, states or logits out."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradejax.generation.decode import generate, stream
+from gradejax.generation.prompts import bucket, sample_seed
+from gradejax.generation.sampling import Sampling
+from gradejax.generation.score import score
+from gradejax.generation.text import Chat, load_tokenizer
+from gradejax.models.config import ids_of
+from gradejax.models.decoder import Decoder
+from gradejax.models.hf_weights import Checkpoint, load_checkpoint
+from gradejax.models.lora import Lora
+from gradejax.models.peft import load_peft
+from gradejax.models.quantize import quantize
+
+Message = Mapping[str, str]
+Prompt = str | Sequence[Message]
+POOLS = ("last", "first", "mean", None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """One reply.
+
+    Attributes:
+      text: without special tokens.
+      tokens: ids, the stop token included.
+      logprobs: of each under the distribution that drew it.
+      finish_reason: "stop", or "length" when ``max_new_tokens`` cut it.
+      prompt_tokens: length of the prompt.
+    """
+
+    text: str
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    prompt_tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """Log-probability of a completion.
+
+    Attributes:
+      total: sum over its tokens.
+      tokens: ids of the completion.
+      logprobs: of each token given all before it.
+    """
+
+    total: float
+    tokens: list[int]
+    logprobs: list[float]
+
+
+class LanguageModel:
+    """A frozen model in memory; made by ``load_lm``.
+
+    A prompt is a text, read as it stands (with the tokenizer's own special tokens, such as a BOS),
+    or a chat, a list of ``{"role", "content"}`` that the model's chat template renders.
+
+    Attributes:
+      checkpoint: configuration, parameters and digest as loaded.
+      model: the linen module; with ``params``, for use with the rest of the engine.
+      tokenizer: None when the folder has none; then only ``logits`` works.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, model: Decoder, tokenizer: Any, *,
+                 chat_template: str | None = None, lora: Lora | None = None):
+        self.checkpoint, self.model, self.tokenizer = checkpoint, model, tokenizer
+        self._template, self._lora = chat_template, lora
+
+    @property
+    def params(self) -> Any:
+        return self.checkpoint.params
+
+    def __repr__(self) -> str:
+        c = self.checkpoint
+        return f"LanguageModel({c.path!r}, {c.config.family}, {c.n_params:,} parameters)"
+
+    @functools.cached_property
+    def chat(self) -> Chat:
+        """The chat template.
+
+        Raises: ValueError when the model has no tokenizer or no template.
+        """
+        return Chat(self.tokenizer, name=self.checkpoint.path, template=self._template)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids that end a reply: of tokenizer, config and generation config (B03)."""
+        stops = {*self.checkpoint.generation_stop_ids}
+        stops |= {*ids_of(self._tokenizer("stop ids").eos_token_id)}
+        return tuple(sorted(stops))
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Ids of a prompt, exactly as the model is given them."""
+        if isinstance(prompt, str):
+            return list(self._tokenizer("texts")(prompt)["input_ids"])
+        if isinstance(prompt, Sequence) and prompt and all(
+            isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in prompt
+        ):
+            return self.chat.encode(prompt)
+        raise ValueError(
+            "expected a prompt that is a text or a list of messages with role and content; got "
+            f"{prompt!r:.200}"
+        )
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], *, max_new_tokens: int = 128,
+        temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
+        samples: int = 1, stop_ids: Sequence[int] | None = None, batch_size: int = 64,
+    ) -> list[Reply] | list[list[Reply]]:  # fmt: skip
+        """Replies to prompts.
+
+        Args:
+          prompts: a list of texts or chats; a single text or chat is a list of one.
+          max_new_tokens: limit of a reply, its stop token included.
+          temperature: 0 is greedy.
+          top_k: keep the k most probable tokens; 0 keeps all.
+          top_p: keep the smallest set of most probable tokens that reaches this mass.
+          seed: prompt i is drawn with the seed ``sample_seed(seed, i)``, whatever the batch.
+          samples: replies a prompt; the prompt is read once for all of them.
+          stop_ids: in place of the model's own.
+          batch_size: rows run at once.
+
+        Returns:
+          One Reply a prompt, or, with more than one sample, a list of them a prompt.
+
+        Raises:
+          ValueError: no tokenizer, an empty prompt, one that does not fit the context, or settings
+            out of range; each says what was expected.
+        """
+        ids = [self.encode(p) for p in as_list(prompts)]
+        rows = generate(
+            self.model, self.params, ids, max_new_tokens=max_new_tokens,
+            stop_ids=self.stop_ids if stop_ids is None else tuple(stop_ids),
+            sampling=Sampling(temperature, top_k, top_p),
+            seeds=[sample_seed(seed, i) for i in range(len(ids))], samples=samples, pooling=None,
+            batch_size=batch_size, vocab=self._vocab, lora=self._lora_of(len(ids)),
+        )  # fmt: skip
+        replies = [
+            Reply(self.decode(r.tokens), r.tokens, r.logprobs, r.finish_reason,
+                  len(ids[i // samples]))
+            for i, r in enumerate(rows)
+        ]  # fmt: skip
+        if samples == 1:
+            return replies
+        return [replies[i : i + samples] for i in range(0, len(replies), samples)]
+
+    def stream(
+        self, prompt: Prompt, *, max_new_tokens: int = 128, temperature: float = 0.0,
+        top_k: int = 0, top_p: float = 1.0, seed: int = 0, every: int = 1,
+    ) -> Iterator[str]:  # fmt: skip
+        """Pieces of one reply's text as it is drawn; together they are ``generate``'s text."""
+        tokens = stream(
+            self.model, self.params, self.encode(prompt), max_new_tokens=max_new_tokens,
+            stop_ids=self.stop_ids, sampling=Sampling(temperature, top_k, top_p), seed=seed,
+            vocab=self._vocab, lora=self._lora_of(1), every=every,
+        )  # fmt: skip
+        return self._pieces(tokens)
+
+    def _pieces(self, tokens: Iterator[int]) -> Iterator[str]:
+        said, ids = "", []
+        for token in tokens:
+            ids.append(token)
+            text = self.decode(ids)
+            # A character may take several tokens; its first ones decode to a mark of error.
+            if len(text) > len(said) and not text.endswith("\ufffd"):
+                yield text[len(said) :]
+                said = text
+        if len(text := self.decode(ids)) > len(said):
+            yield text[len(said) :]
+
+    def score(
+        self, prompts: Prompt | Sequence[Prompt], completions: str | Sequence[str], *,
+        temperature: float = 1.0, batch_size: int = 16,
+    ) -> list[Score]:  # fmt: skip
+        """Log-probability of each completion after its prompt.
+
+        Args:
+          prompts: texts or chats.
+          completions: as many texts; tokenised on their own, without special tokens.
+          temperature: > 0; logits are divided by it.
+          batch_size: rows read at once.
+
+        Raises:
+          ValueError: unequal numbers, an empty prompt or completion, or one that does not fit.
+        """
+        prompts = as_list(prompts)
+        completions = [completions] if isinstance(completions, str) else list(completions)
+        if len(prompts) != len(completions):
+            raise ValueError(
+                f"expected one completion a prompt: {len(prompts)} prompts, {len(completions)} "
+                "completions"
+            )
+        pairs = []
+        for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            head = self.encode(prompt)
+            tail = list(self._tokenizer("texts")(completion, add_special_tokens=False)["input_ids"])
+            if not head or not tail:
+                which = "completion" if head else "prompt"
+                raise ValueError(f"{which} {i} is empty; there is nothing to score")
+            pairs.append((head, tail))
+        self._check_fit([[*head, *tail] for head, tail in pairs])
+        out: list[Score | None] = [None] * len(pairs)
+        for rows, tokens, mask in self._batches([[*h, *t] for h, t in pairs], batch_size):
+            got = np.asarray(_score(
+                self.model, self.params, tokens, mask, self._lora_of(batch_size),
+                temperature=temperature, vocab=self._vocab))  # fmt: skip
+            for r, i in enumerate(rows):
+                head, tail = pairs[i]
+                logprobs = got[r, len(head) : len(head) + len(tail)]
+                out[i] = Score(float(logprobs.sum(dtype=np.float64)), tail, logprobs.tolist())
+        return out
+
+    def hidden(
+        self, texts: Prompt | Sequence[Prompt], *, layer: int = -1, pool: str | None = "last",
+        batch_size: int = 16,
+    ) -> np.ndarray | list[np.ndarray]:  # fmt: skip
+        """Hidden states.
+
+        Args:
+          texts: texts or chats.
+          layer: as transformers counts ``hidden_states``: 0 the embeddings, -1 the last after the
+            final norm.
+          pool: "last", "first" or "mean" over a text's tokens; None keeps each token's state.
+          batch_size: rows read at once.
+
+        Returns:
+          [n, E] float32, or with pool None a list of [T_i, E].
+        """
+        if pool not in POOLS:
+            raise ValueError(f"unknown pool {pool!r}; choose from {', '.join(map(str, POOLS))}")
+        ids = [self.encode(t) for t in as_list(texts)]
+        self._check_fit(ids)
+        out: list[np.ndarray] = [np.empty(0)] * len(ids)
+        for rows, tokens, mask in self._batches(ids, batch_size):
+            got = np.asarray(
+                _hidden(self.model, self.params, tokens, mask, self._lora_of(batch_size),
+                        layer=layer, pool=pool), np.float32)  # fmt: skip
+            for r, i in enumerate(rows):
+                out[i] = got[r] if pool is not None else got[r, : len(ids[i])]
+        return out if pool is None else np.stack(out) if out else np.zeros((0, self.width))
+
+    def logits(self, input_ids, attention_mask=None) -> jax.Array:
+        """Logits of every place, [B, T, V]; no tokenizer is needed.
+
+        Args:
+          input_ids: [B, T] integers.
+          attention_mask: [B, T], 1 for real tokens (all by default); padding on either side.
+
+        Raises:
+          ValueError: shapes that do not fit, ids out of range, or rows beyond the context.
+        """
+        ids = np.asarray(input_ids)
+        if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
+            raise ValueError(f"expected input_ids [B, T] of integers, got {ids.dtype} {ids.shape}")
+        mask = np.ones(ids.shape) if attention_mask is None else np.asarray(attention_mask)
+        mask = mask > 0
+        if mask.shape != ids.shape:
+            raise ValueError(f"expected attention_mask {ids.shape}, got {mask.shape}")
+        vocab = self.checkpoint.config.vocab_size
+        if ids.size and not 0 <= ids.min() <= ids.max() < vocab:
+            raise ValueError(f"expected ids in 0 to {vocab - 1}, got {ids.min()} to {ids.max()}")
+        self._check_length(int(mask.sum(axis=1).max(initial=0)), 0)
+        return _logits(self.model, self.params, jnp.asarray(ids, jnp.int32), mask,
+                       self._lora_of(len(ids)))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of ids without special tokens."""
+        return self._tokenizer("texts").decode(list(tokens), skip_special_tokens=True)
+
+    @property
+    def width(self) -> int:
+        return self.checkpoint.config.width
+
+    @property
+    def _vocab(self) -> int | None:
+        """Ids from here on have no text and are never drawn."""
+        return None if self.tokenizer is None else len(self.tokenizer)
+
+    def _tokenizer(self, what: str):
+        if self.tokenizer is None:
+            raise ValueError(
+                f"{self.checkpoint.path} has no tokenizer, which {what} need: expected "
+                "tokenizer.json or tokenizer.model beside config.json. logits(input_ids) works "
+                "without one"
+            )
+        return self.tokenizer
+
+    def _lora_of(self, rows: int) -> Lora | None:
+        """The one adapter, for every row."""
+        if self._lora is None:
+            return None
+        return self._lora.replace(weights=jnp.ones((rows, 1), jnp.float32))
+
+    def _check_fit(self, ids: Sequence[Sequence[int]]) -> None:
+        for i, row in enumerate(ids):
+            if not row:
+                raise ValueError(f"text {i} has no tokens")
+            self._check_length(len(row), i)
+
+    def _check_length(self, length: int, number: int) -> None:
+        limit = self.checkpoint.config.max_positions
+        if length > limit:
+            raise ValueError(
+                f"row {number} has {length} tokens, more than the model's context of {limit}; it "
+                "is never cut: shorten it"
+            )
+
+    def _batches(self, ids: Sequence[Sequence[int]], batch_size: int):
+        """(numbers of the rows, tokens and mask [batch_size, T], right-padded), by length."""
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        for at in range(0, len(order), batch_size):
+            rows = order[at : at + batch_size]
+            length = bucket(max(len(ids[i]) for i in rows), self.checkpoint.config.max_positions)
+            tokens = np.zeros((batch_size, length), np.int32)
+            mask = np.zeros((batch_size, length), bool)
+            for r, i in enumerate(rows):
+                tokens[r, : len(ids[i])], mask[r, : len(ids[i])] = ids[i], True
+            yield rows, tokens, mask
+
+
+@functools.partial(jax.jit, static_argnames=("model", "temperature", "vocab"))
+def _score(model, params, tokens, mask, lora, *, temperature, vocab):
+    return score(model, params, tokens, mask, temperature=temperature, vocab=vocab, lora=lora)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "layer", "pool"))
+def _hidden(model, params, tokens, mask, lora, *, layer, pool):
+    states = model.apply(params, tokens, mask, lora=lora, layer=layer, method="hidden")
+    if pool is None:
+        return states
+    count = jnp.sum(mask, axis=1)
+    if pool == "mean":
+        wide = jnp.where(mask[..., None], states.astype(jnp.float32), 0)
+        return jnp.sum(wide, axis=1) / jnp.maximum(count, 1)[:, None]
+    place = jnp.zeros_like(count) if pool == "first" else jnp.maximum(count - 1, 0)
+    return jnp.take_along_axis(states, place[:, None, None], axis=1)[:, 0]
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _logits(model, params, tokens, mask, lora):
+    return model.apply(params, tokens, mask, lora=lora).logits
+
+
+def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A single text or chat as a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, Sequence) and prompts and all(isinstance(p, Mapping) for p in prompts):
+        return [prompts]
+    return list(prompts)
+
+
+def load_lm(
+    path_or_id: str | pathlib.Path, *, dtype: Any = "float32", revision: str | None = None,
+    chat_template: str | None = None, int8: bool = False,
+    adapter: str | pathlib.Path | None = None,
+) -> LanguageModel:  # fmt: skip
+    """Load a frozen language model.
+
+    Args:
+      path_or_id: a Hugging Face folder, a .gguf file, or ``owner/name`` on the hub.
+      dtype: float32, bfloat16 or float16.
+      revision: branch, tag or commit of a hub id.
+      chat_template: a jinja template in place of the tokenizer's own, or "plain".
+      int8: keep the weights in 8 bits with a scale for each output channel.
+      adapter: folder of a PEFT LoRA adapter, applied to every row.
+
+    Raises:
+      FileNotFoundError, ValueError: as ``load_checkpoint`` and ``load_peft`` say.
+    """
+    checkpoint = load_checkpoint(path_or_id, dtype=jnp.dtype(dtype), revision=revision)
+    lora = None if adapter is None else load_peft(adapter, checkpoint.config)
+    model = checkpoint.model
+    if int8:  # the float tree is dropped
+        checkpoint = dataclasses.replace(checkpoint, params=quantize(checkpoint.params))
+    return LanguageModel(checkpoint, model, load_tokenizer(checkpoint.path),
+                         chat_template=chat_template, lora=lora)
