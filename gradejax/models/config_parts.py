@@ -51,7 +51,7 @@ def _rope(raw: Mapping[str, Any], entry: Mapping[str, Any], theta: float) -> Rop
     attention = entry.get("attention_factor")
     rope = Rope(theta=float(entry.get("rope_theta", theta)), kind=kind, partial=partial)
     if kind == "default":
-        return rope
+        return dataclasses.replace(rope, original_max_positions=longest)
     return dataclasses.replace(
         rope, factor=factor, original_max_positions=old,
         low_freq_factor=float(entry.get("low_freq_factor", 1.0)),

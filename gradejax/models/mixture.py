@@ -1,7 +1,8 @@
 """Mixtures of experts: each token goes through the k experts that its router scores highest.
 
-Tokens are sorted by expert and multiplied in one ragged product, so the work is that of k experts a
-token however many there are, and no token is ever dropped.
+Tokens are sorted by expert and multiplied in one ragged product; no token is ever dropped. Where
+XLA has a kernel for it the work is that of k experts a token. On CPU it has none and multiplies
+every token by all X experts, which is exact all the same.
 
 Letters: B rows, T tokens, n = B·T, X experts, k experts a token, E width, F an expert's width.
 """

@@ -118,6 +118,9 @@ def test_phi3s_old_names_of_longrope():
     old = raw("phi3_longrope", rope_parameters=..., rope_scaling=entry | {"type": "su"})
     assert decoder_config(old) == new
     assert new.rope.factor == 4.0 and new.rope.original_max_positions == 16
+    bare = {k: v for k, v in old.items() if k != "original_max_position_embeddings"}
+    del bare["rope_scaling"]["original_max_position_embeddings"]
+    assert decoder_config(bare).rope.original_max_positions == 4096  # Phi3Config's own default
 
 
 def test_gpt_oss_without_rope_settings_has_its_releases_yarn():
