@@ -1,0 +1,288 @@
+"""What GGUF metadata and tensor names mean in Hugging Face terms: data, no reading.
+
+llama.cpp's converter changes three things besides names: the rows of llama's q and k are put in the
+interleaved rotary order of the original release (fault D03), gemma's norms are stored as 1 + w
+(D06), and gpt2's matrices are transposed. All three are undone here.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gradejax.models.lazy import LazyTensor
+
+# GGUF architecture → Hugging Face model_type. Mistral files are written as llama.
+ARCHITECTURES = {
+    "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3": "phi3", "gemma": "gemma",
+    "gemma2": "gemma2", "gemma3": "gemma3_text", "gpt2": "gpt2",
+}  # fmt: skip
+
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_BLOCK = {
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+_FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+_FOUR_NORMS = {
+    "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}  # fmt: skip
+_BLOCK_OF = {
+    "phi3": _BLOCK | _FUSED, "gemma2": _BLOCK | _FOUR_NORMS, "gemma3": _BLOCK | _FOUR_NORMS,
+    "gpt2": {
+        "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj",
+        "ffn_norm": "ln_2", "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+    },
+}  # fmt: skip
+_TOP_OF = {
+    "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe",
+             "output_norm": "transformer.ln_f", "output": "lm_head"},
+}  # fmt: skip
+_ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_TRANSPOSED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
+
+# Layers of the one size whose scores are divided by sqrt(width / heads), not sqrt(head_dim): 27B.
+_LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
+
+
+def architecture(file) -> str:
+    """The file's architecture.
+
+    Raises:
+      ValueError: none, or one that is not supported.
+    """
+    found = file.get("general.architecture")
+    if found not in ARCHITECTURES:
+        raise ValueError(
+            f"{file.path} is of architecture {found!r}; supported: {', '.join(ARCHITECTURES)}"
+        )
+    return found
+
+
+class _Metadata:
+    """Entries ``{architecture}.*`` of a file; a missing one is an error unless it may be."""
+
+    def __init__(self, file, arch: str):
+        self._file, self._arch = file, arch
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._file.get(f"{self._arch}.{name}", default)
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.get(name)
+        if value is None:
+            raise ValueError(f"{self._file.path} lacks the metadata entry {self._arch}.{name}")
+        return value
+
+    def number(self, name: str) -> int:
+        """One number; a list that says another one for some layer is an error."""
+        value = self[name]
+        if isinstance(value, list):
+            if len(set(value)) != 1:
+                raise ValueError(
+                    f"{self._file.path}: {self._arch}.{name} differs from layer to layer "
+                    f"({value[:8]}...), which is not supported"
+                )
+            value = value[0]
+        return int(value)
+
+
+def _llama3_factors(head_dim: int, theta: float, factor: float) -> np.ndarray:
+    """What llama.cpp's converter writes for Llama 3's rope (low 1, high 4, 8192 positions)."""
+    frequencies = theta ** -(np.arange(0, head_dim, 2) / head_dim)
+    turns = 8192 * frequencies / (2 * math.pi)
+    keep = np.clip((turns - 1) / (4 - 1), 0, 1)
+    return 1 / ((1 - keep) / factor + keep)
+
+
+def _rope_scaling(file, meta: _Metadata, head_dim: int, theta: float) -> dict[str, Any] | None:
+    original = meta.get("rope.scaling.original_context_length")
+    at = {} if original is None else {"original_max_position_embeddings": int(original)}
+    if "rope_freqs.weight" in file.tensors:
+        divisors = np.asarray(file.tensors["rope_freqs.weight"](), np.float64)
+        if divisors.shape != (head_dim // 2,):
+            raise ValueError(
+                f"{file.path}: rope_freqs.weight has shape {divisors.shape}, head_dim {head_dim} "
+                f"asks for ({head_dim // 2},)"
+            )
+        factor = float(divisors[-1])
+        if np.allclose(divisors, _llama3_factors(head_dim, theta, factor), rtol=1e-5, atol=0):
+            return {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip
+        # Any other table of divisors is, as arithmetic, a longrope whose two tables are equal.
+        table = divisors.tolist()
+        return {"rope_type": "longrope", "short_factor": table, "long_factor": table,
+                "attention_factor": 1.0, **at}  # fmt: skip
+    if "rope_factors_long.weight" in file.tensors:
+        tables = {
+            f"{word}_factor": file.tensors[f"rope_factors_{word}.weight"]().astype(float).tolist()
+            for word in ("short", "long")
+        }
+        return {"rope_type": "longrope", **tables, **at}
+    kind = meta.get("rope.scaling.type", "none")
+    factor = meta.get("rope.scaling.factor", meta.get("rope.scale_linear"))
+    if kind == "none" and factor in (None, 1.0):
+        return None
+    if kind in ("none", "linear"):
+        return {"rope_type": "linear", "factor": float(factor)}
+    if kind == "yarn":
+        return {"rope_type": "yarn", "factor": float(meta["rope.scaling.factor"]), **at}
+    raise ValueError(
+        f"{file.path}: unsupported rope scaling {kind!r}; supported: none, linear, yarn, and the "
+        "tables of llama3 and longrope"
+    )
+
+
+def _stop_ids(file) -> list[int]:
+    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
+    found = [file.get(f"tokenizer.ggml.{key}") for key in keys]
+    return sorted({int(i) for i in found if i is not None})
+
+
+def gguf_config(file) -> dict[str, Any]:
+    """What ``config.json`` would say of a file.
+
+    Args:
+      file: a ``gguf.GgufFile``.
+
+    Raises:
+      ValueError: see ``gguf.read_gguf``.
+    """
+    arch = architecture(file)
+    meta = _Metadata(file, arch)
+    if "token_embd.weight" not in file.tensors:
+        raise ValueError(f"{file.path} does not fit a language model: no tensor token_embd.weight")
+    if meta.get("expert_count"):
+        raise ValueError(
+            f"{file.path} holds a mixture of {meta['expert_count']} experts, which is read from "
+            "safetensors only"
+        )
+    vocab, width = file.tensors["token_embd.weight"].shape
+    heads = meta.number("attention.head_count")
+    raw: dict[str, Any] = {
+        "model_type": ARCHITECTURES[arch],
+        "vocab_size": vocab,
+        "eos_token_id": _stop_ids(file) or None,
+        "bos_token_id": file.get("tokenizer.ggml.bos_token_id"),
+        "pad_token_id": file.get("tokenizer.ggml.padding_token_id"),
+        # llama.cpp writes the head only when it is not the embedding.
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+    }
+    if arch == "gpt2":
+        return raw | {
+            "n_embd": width, "n_layer": meta.number("block_count"), "n_head": heads,
+            "n_positions": meta.number("context_length"), "n_ctx": meta.number("context_length"),
+            "n_inner": meta.number("feed_forward_length"), "activation_function": "gelu_new",
+            "layer_norm_epsilon": float(meta["attention.layer_norm_epsilon"]),
+        }  # fmt: skip
+    head_dim = int(meta.get("attention.key_length") or width // heads)
+    if meta.get("attention.value_length", head_dim) != head_dim:
+        raise ValueError(f"{file.path}: values of another width than keys are not supported")
+    rotary = meta.get("rope.dimension_count", head_dim)
+    if rotary != head_dim:
+        raise ValueError(
+            f"{file.path} rotates {rotary} of {head_dim} dimensions of a head; only whole heads "
+            "are supported"
+        )
+    theta = float(meta.get("rope.freq_base", 10000.0))  # llama.cpp's own default
+    kv_heads = meta.number("attention.head_count_kv") if meta.get(
+        "attention.head_count_kv") is not None else heads  # fmt: skip
+    raw |= {
+        "hidden_size": width,
+        "num_hidden_layers": meta.number("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "intermediate_size": meta.number("feed_forward_length"),
+        "max_position_embeddings": meta.number("context_length"),
+        "rms_norm_eps": float(meta["attention.layer_norm_rms_epsilon"]),
+        "hidden_act": "silu",
+        "rope_theta": theta,
+    }
+    if scaling := _rope_scaling(file, meta, head_dim, theta):
+        raw["rope_scaling"] = scaling
+    return raw | _family(file, meta, arch, raw)
+
+
+def _family(file, meta: _Metadata, arch: str, raw: Mapping[str, Any]) -> dict[str, Any]:
+    window = meta.get("attention.sliding_window")
+    if arch == "llama":
+        return {"attention_bias": "blk.0.attn_q.bias" in file.tensors,
+                "mlp_bias": "blk.0.ffn_down.bias" in file.tensors}  # fmt: skip
+    if arch == "phi3":
+        out = {"sliding_window": window or None}
+        if (original := meta.get("rope.scaling.original_context_length")) is not None:
+            out["original_max_position_embeddings"] = int(original)
+        return out
+    if not arch.startswith("gemma"):
+        return {}
+    out = {"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
+    if arch == "gemma":
+        return out
+    scale = raw["head_dim"]
+    if raw["num_hidden_layers"] == _LAYERS_OF_27B[arch]:
+        scale = raw["hidden_size"] // raw["num_attention_heads"]
+    out |= {"query_pre_attn_scalar": scale, "sliding_window": int(meta["attention.sliding_window"])}
+    if arch == "gemma2":
+        return out | {
+            "attn_logit_softcapping": float(meta.get("attn_logit_softcapping", 50.0)),
+            "final_logit_softcapping": float(meta.get("final_logit_softcapping", 30.0)),
+        }
+    return out | {
+        "attn_logit_softcapping": None, "final_logit_softcapping": None,
+        "rope_local_base_freq": float(meta.get("rope.freq_base_swa", 10000.0)),
+        "sliding_window_pattern": 6,
+    }  # fmt: skip
+
+
+def interleaved_rows(heads: int, head_dim: int) -> np.ndarray:
+    """Where each row of Hugging Face's q or k stands in llama's GGUF, [heads · head_dim].
+
+    Hugging Face rotates dimension j with j + head_dim/2, the original release 2j with 2j + 1.
+    """
+    place = np.arange(heads * head_dim).reshape(heads, head_dim // 2, 2)
+    return place.swapaxes(1, 2).reshape(-1)
+
+
+def _name(arch: str, name: str) -> str:
+    top, block = _TOP_OF.get(arch, _TOP), _BLOCK_OF.get(arch, _BLOCK)
+    stem, _, leaf = name.rpartition(".")
+    if stem in top:
+        return f"{top[stem]}.{leaf}"
+    found = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
+    if found is None or found[2] not in block:
+        return name
+    prefix = "transformer.h" if arch == "gpt2" else "model.layers"
+    return f"{prefix}.{found[1]}.{block[found[2]]}.{leaf}"
+
+
+def huggingface_tensors(file, config: Mapping[str, Any]) -> dict[str, LazyTensor]:
+    """The file's tensors under Hugging Face names, as Hugging Face stores them.
+
+    Args:
+      file: a ``gguf.GgufFile``.
+      config: of ``gguf_config``.
+    """
+    arch = architecture(file)
+    out: dict[str, LazyTensor] = {}
+    for theirs, tensor in file.tensors.items():
+        if theirs in _ROPE_TENSORS:
+            continue  # part of the config
+        name = _name(arch, theirs)
+        if arch == "llama" and re.search(r"\.self_attn\.[qk]_proj\.", name):
+            key = "num_attention_heads" if ".q_proj." in name else "num_key_value_heads"
+            rows = interleaved_rows(config[key], config["head_dim"])
+            if tensor.shape[0] == rows.size:  # else the shape check of the loader reports it
+                tensor = tensor.reordered(rows)
+        elif arch.startswith("gemma") and name.endswith("norm.weight"):
+            tensor = tensor.minus(1)
+        elif arch == "gpt2" and _TRANSPOSED.search(name):
+            tensor = tensor.transposed()
+        out[name] = tensor
+    return out

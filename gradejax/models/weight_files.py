@@ -1,0 +1,182 @@
+"""The weight files of a folder as lazy tensors under Hugging Face names, and how they are filled in.
+
+safetensors (one file or shards by an index) before ``flax_model.msgpack``; a ``.gguf`` file is
+given by its own path. Nothing is read before it is asked for, and a destination in our layout and
+dtype is filled by stretches of rows: the host holds the model once and a stretch besides.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from gradejax.models.config import read_json
+from gradejax.models.flax_msgpack import read_flax_msgpack
+from gradejax.models.lazy import LazyTensor
+
+STRETCH = 8 * 2**20  # bytes read at once
+_ALIGN = 64  # what jax's CPU backend asks for to take an array over without a copy
+_DTYPES: dict[str, Any] = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
+    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8,
+    "BOOL": np.bool_,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightFiles:
+    """What was opened.
+
+    Attributes:
+      files: in a fixed order, for the digest.
+      tensors: by Hugging Face name, in torch's layout.
+    """
+
+    files: tuple[pathlib.Path, ...]
+    tensors: Mapping[str, LazyTensor]
+
+
+def _safetensors(path: pathlib.Path) -> dict[str, LazyTensor]:
+    try:
+        with safe_open(path, framework="numpy"):
+            pass  # checks the header against the file's length, overlaps and gaps included
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing (named by the index beside it)") from None
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is torn or not a safetensors file ({error}); copy or download it again"
+        ) from error
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    return {name: _entry(path, name, 8 + size, entry) for name, entry in header.items()}
+
+
+def _entry(path: pathlib.Path, name: str, base: int, entry: Mapping[str, Any]) -> LazyTensor:
+    kind = entry["dtype"]
+    if kind not in _DTYPES:
+        raise ValueError(
+            f"tensor {name!r} of {path} is stored as {kind}; supported: {', '.join(_DTYPES)}"
+        )
+    dtype, shape = np.dtype(_DTYPES[kind]), tuple(entry["shape"])
+    row, begin = math.prod(shape[1:]), base + entry["data_offsets"][0]
+
+    # Read, not mapped: mapped pages would stay in memory as long as the file is open.
+    def rows(start, stop):
+        at, count = begin + start * row * dtype.itemsize, (stop - start) * row
+        return np.fromfile(path, dtype, count, offset=at).reshape(stop - start, *shape[1:])
+
+    return LazyTensor(shape, rows)
+
+
+def open_weights(folder: pathlib.Path) -> WeightFiles:
+    """Open a folder's weights.
+
+    Raises:
+      FileNotFoundError: no weights, or a shard that the index names is not there.
+      ValueError: a torn file, a tensor in two files, or an index that does not fit its shards.
+    """
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    flax_file = folder / "flax_model.msgpack"
+    if index.exists():
+        entries = read_json(index).get("weight_map")
+        if not isinstance(entries, dict) or not entries:
+            raise ValueError(f"{index} has no weight_map")
+        files = tuple(folder / f for f in sorted(set(entries.values())))
+        tensors: dict[str, LazyTensor] = {}
+        for path in files:
+            for name, tensor in _safetensors(path).items():
+                if name in tensors:
+                    raise ValueError(f"tensor {name!r} stands in two files of {folder}")
+                tensors[name] = tensor
+        if lost := sorted(entries.keys() - tensors.keys()):
+            raise ValueError(f"{index} lists tensors that no file holds: {', '.join(lost[:10])}")
+        return WeightFiles(files, tensors)
+    if single.exists():
+        return WeightFiles((single,), _safetensors(single))
+    if flax_file.exists():
+        return WeightFiles((flax_file,), read_flax_msgpack(flax_file))
+    raise FileNotFoundError(
+        f"{folder} holds no weights; expected model.safetensors, model.safetensors.index.json or "
+        "flax_model.msgpack"
+    )
+
+
+def digest_of(files: Iterable[pathlib.Path]) -> str:
+    """sha256 over the files' own sha256, in order."""
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as handle:
+            total.update(hashlib.file_digest(handle, "sha256").digest())
+    return total.hexdigest()
+
+
+def check_names(
+    wanted: Iterable[str], found: Iterable[str], known: Callable[[str], bool], where: str
+) -> None:
+    """Every wanted tensor is there and no other, except those known to be carried unused.
+
+    Args:
+      wanted: names that parameters need.
+      found: names in the files.
+      known: whether an unwanted name is one that such files are known to carry.
+      where: folder and family, for the message.
+
+    Raises:
+      ValueError: names the missing and the extra ones.
+    """
+    wanted, found = set(wanted), set(found)
+    missing = sorted(wanted - found)
+    extra = sorted(n for n in found - wanted if not known(n))
+    lines = [f"{where}:"]
+    for what, names in (("missing tensors", missing),
+                        ("tensors that no parameter wants", extra)):  # fmt: skip
+        if names:
+            more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+            lines.append(f"  {what}: {', '.join(names[:10])}{more}")
+    if len(lines) > 1:
+        raise ValueError("\n".join(lines))
+
+
+def check_shape(name: str, tensor: LazyTensor, shape: tuple[int, ...], where: str) -> None:
+    """Raises: ValueError with both shapes when they differ."""
+    if tensor.shape != shape:
+        raise ValueError(
+            f"tensor {name!r} of {where} has shape {tensor.shape}; its config asks for {shape}"
+        )
+
+
+def empty(shape: tuple[int, ...], dtype) -> np.ndarray:
+    """An array, not yet filled, that ``to_device`` can hand over without a copy."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + _ALIGN, np.uint8)
+    begin = -raw.ctypes.data % _ALIGN
+    return raw[begin : begin + size].view(dtype).reshape(shape)
+
+
+def to_device(array: np.ndarray) -> jax.Array:
+    """The array on the default device. The CPU backend keeps its memory: do not write to it."""
+    return jax.device_put(array)
+
+
+def stretches(tensor: LazyTensor, itemsize: int = 4) -> Iterable[tuple[int, int]]:
+    """(start, stop) of the rows to read at once, about STRETCH bytes each."""
+    count = tensor.shape[0] if tensor.shape else 0
+    step = max(1, STRETCH // max(1, math.prod(tensor.shape[1:]) * itemsize))
+    return ((at, min(at + step, count)) for at in range(0, count, step))
+
+
+def copy_rows(tensor: LazyTensor, put: Callable[[int, int, np.ndarray], None]) -> None:
+    """Read a tensor by stretches and hand each to ``put(start, stop, rows)``."""
+    for start, stop in stretches(tensor):
+        put(start, stop, tensor.rows(start, stop))
