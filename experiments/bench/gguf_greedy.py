@@ -17,10 +17,9 @@ import sys
 
 
 def fill_ids(gguf: pathlib.Path, found: dict) -> None:
-    from gradejax.generation.gguf_tokenizer import tokenizer_of_gguf
-    from gradejax.generation.text import Chat
+    from gradejax.generation.text import Chat, load_tokenizer
 
-    chat = Chat(tokenizer_of_gguf(gguf), name=gguf.name)
+    chat = Chat(load_tokenizer(gguf), name=gguf.name)
     for row in found["rows"]:
         row["prompt_ids"] = chat.encode(row["messages"])
 
@@ -59,19 +58,20 @@ def fill_torch(gguf: pathlib.Path, found: dict) -> None:
 def compare(gguf: pathlib.Path, found: dict) -> dict:
     """How many prompt ids, token rows and texts of ours are the recorded ones."""
     from gradejax.generation.decode import generate
-    from gradejax.generation.gguf_tokenizer import tokenizer_of_gguf
-    from gradejax.generation.text import Chat
+    from gradejax.generation.sampling import Sampling
+    from gradejax.generation.text import Chat, load_tokenizer
     from gradejax.models.hf_weights import load_checkpoint
 
     checkpoint = load_checkpoint(gguf)
-    chat = Chat(tokenizer_of_gguf(gguf), name=gguf.name)
+    chat = Chat(load_tokenizer(gguf), name=gguf.name)
     rows = found["rows"]
     prompts = [chat.encode(row["messages"]) for row in rows]
     out = generate(
         checkpoint.model, checkpoint.params, prompts, max_new_tokens=found["max_new_tokens"],
-        stop_ids=chat.stop_ids(checkpoint.generation_stop_ids), temperature=0.0,
+        stop_ids=chat.stop_ids(checkpoint.generation_stop_ids),
+        sampling=Sampling(temperature=0.0), seeds=[0] * len(prompts), batch_size=len(prompts),
     )  # fmt: skip
-    tokens = [t[:n].tolist() for t, n in zip(out.tokens, out.lengths, strict=True)]
+    tokens = [reply.tokens for reply in out]
     texts = [chat.decode(t) for t in tokens]
     same = {
         "prompt_ids": sum(p == row["prompt_ids"] for p, row in zip(prompts, rows, strict=True)),

@@ -6,14 +6,21 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradejax.generation.gguf_tokenizer import tokenizer_of_gguf
 from gradejax.models.config import ids_of
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 def load_tokenizer(path: str | pathlib.Path):
-    """The folder's tokenizer, or None when it holds none (a model loads without one)."""
+    """The tokenizer of a folder or .gguf file, or None when it holds none (a model loads without).
+
+    Tokenizer files beside a .gguf file win over what can be rebuilt from its metadata.
+    """
     folder = pathlib.Path(path)
+    if folder.is_file():
+        beside = load_tokenizer(folder.parent)
+        return tokenizer_of_gguf(folder) if beside is None else beside
     if not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
     # transformers says at every import that torch is missing; it is, on purpose.

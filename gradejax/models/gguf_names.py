@@ -93,6 +93,11 @@ class _Metadata:
         return int(value)
 
 
+def _decimal(value: Any) -> float:
+    """The shortest decimal that the stored float32 stands for: 1e-06, not 9.99999997e-07."""
+    return float(str(np.float32(value)))
+
+
 def _llama3_factors(head_dim: int, theta: float, factor: float) -> np.ndarray:
     """What llama.cpp's converter writes for Llama 3's rope (low 1, high 4, 8192 positions)."""
     frequencies = theta ** -(np.arange(0, head_dim, 2) / head_dim)
@@ -111,7 +116,7 @@ def _rope_scaling(file, meta: _Metadata, head_dim: int, theta: float) -> dict[st
                 f"{file.path}: rope_freqs.weight has shape {divisors.shape}, head_dim {head_dim} "
                 f"asks for ({head_dim // 2},)"
             )
-        factor = float(divisors[-1])
+        factor = _decimal(divisors[-1])
         if np.allclose(divisors, _llama3_factors(head_dim, theta, factor), rtol=1e-5, atol=0):
             return {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0,
                     "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip
@@ -130,9 +135,9 @@ def _rope_scaling(file, meta: _Metadata, head_dim: int, theta: float) -> dict[st
     if kind == "none" and factor in (None, 1.0):
         return None
     if kind in ("none", "linear"):
-        return {"rope_type": "linear", "factor": float(factor)}
+        return {"rope_type": "linear", "factor": _decimal(factor)}
     if kind == "yarn":
-        return {"rope_type": "yarn", "factor": float(meta["rope.scaling.factor"]), **at}
+        return {"rope_type": "yarn", "factor": _decimal(meta["rope.scaling.factor"]), **at}
     raise ValueError(
         f"{file.path}: unsupported rope scaling {kind!r}; supported: none, linear, yarn, and the "
         "tables of llama3 and longrope"
@@ -179,7 +184,7 @@ def gguf_config(file) -> dict[str, Any]:
             "n_embd": width, "n_layer": meta.number("block_count"), "n_head": heads,
             "n_positions": meta.number("context_length"), "n_ctx": meta.number("context_length"),
             "n_inner": meta.number("feed_forward_length"), "activation_function": "gelu_new",
-            "layer_norm_epsilon": float(meta["attention.layer_norm_epsilon"]),
+            "layer_norm_epsilon": _decimal(meta["attention.layer_norm_epsilon"]),
         }  # fmt: skip
     head_dim = int(meta.get("attention.key_length") or width // heads)
     if meta.get("attention.value_length", head_dim) != head_dim:
@@ -190,7 +195,7 @@ def gguf_config(file) -> dict[str, Any]:
             f"{file.path} rotates {rotary} of {head_dim} dimensions of a head; only whole heads "
             "are supported"
         )
-    theta = float(meta.get("rope.freq_base", 10000.0))  # llama.cpp's own default
+    theta = _decimal(meta.get("rope.freq_base", 10000.0))  # llama.cpp's own default
     kv_heads = meta.number("attention.head_count_kv") if meta.get(
         "attention.head_count_kv") is not None else heads  # fmt: skip
     raw |= {
@@ -201,7 +206,7 @@ def gguf_config(file) -> dict[str, Any]:
         "head_dim": head_dim,
         "intermediate_size": meta.number("feed_forward_length"),
         "max_position_embeddings": meta.number("context_length"),
-        "rms_norm_eps": float(meta["attention.layer_norm_rms_epsilon"]),
+        "rms_norm_eps": _decimal(meta["attention.layer_norm_rms_epsilon"]),
         "hidden_act": "silu",
         "rope_theta": theta,
     }
@@ -231,12 +236,12 @@ def _family(file, meta: _Metadata, arch: str, raw: Mapping[str, Any]) -> dict[st
     out |= {"query_pre_attn_scalar": scale, "sliding_window": int(meta["attention.sliding_window"])}
     if arch == "gemma2":
         return out | {
-            "attn_logit_softcapping": float(meta.get("attn_logit_softcapping", 50.0)),
-            "final_logit_softcapping": float(meta.get("final_logit_softcapping", 30.0)),
+            "attn_logit_softcapping": _decimal(meta.get("attn_logit_softcapping", 50.0)),
+            "final_logit_softcapping": _decimal(meta.get("final_logit_softcapping", 30.0)),
         }
     return out | {
         "attn_logit_softcapping": None, "final_logit_softcapping": None,
-        "rope_local_base_freq": float(meta.get("rope.freq_base_swa", 10000.0)),
+        "rope_local_base_freq": _decimal(meta.get("rope.freq_base_swa", 10000.0)),
         "sliding_window_pattern": 6,
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Reading and writing Hugging Face model folders, strictly.
+"""Reading models (a folder, a hub id, a .gguf file) and writing Hugging Face folders, strictly.
 
 A tensor that is unknown, missing, there twice or of another shape is an error that names it and
 both shapes; a tied head is compared with the embedding before it is dropped (fault D04). Tensors
@@ -6,18 +6,12 @@ are read one by one, so the host never holds the model twice.
 """
 
 import dataclasses
-import hashlib
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from flax.serialization import msgpack_restore
-from flax.traverse_util import flatten_dict
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from gradejax.models.config import (
@@ -28,7 +22,10 @@ from gradejax.models.config import (
     read_json,
 )
 from gradejax.models.decoder import Decoder
+from gradejax.models.gguf import read_gguf
+from gradejax.models.hub import commit_of, resolve
 from gradejax.models.tensors import params_from_tensors, tensors_from_params
+from gradejax.models.weight_files import WeightFiles, digest_of, open_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +35,11 @@ class Checkpoint:
     Attributes:
       config: its shape.
       params: flax tree for ``Decoder.apply``.
-      digest: sha256 over the weights' files and config.json.
+      digest: sha256 over the weights' files and config.json (a .gguf file is both).
       n_params: number of parameters (a tied head counts once).
       generation_stop_ids: ids of config.json and generation_config.json that end a reply.
-      path: the folder.
+      path: the folder or .gguf file.
+      commit: of the hub snapshot that the folder is; None for another path.
     """
 
     config: DecoderConfig
@@ -50,123 +48,57 @@ class Checkpoint:
     n_params: int
     generation_stop_ids: tuple[int, ...]
     path: str
+    commit: str | None = None
 
     @property
     def model(self) -> Decoder:
         return Decoder(self.config, dtype=jax.tree.leaves(self.params)[0].dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """Names of a checkpoint's tensors and how to read one, as stored by torch."""
-
-    files: tuple[pathlib.Path, ...]
-    read: Mapping[str, Callable[[], np.ndarray]]
-
-
-def _safetensors(files: Iterable[pathlib.Path]) -> _Source:
-    read: dict[str, Callable[[], np.ndarray]] = {}
-    files = tuple(files)
-    for path in files:
-        try:
-            with safe_open(path, framework="numpy") as handle:
-                names = list(handle.keys())
-        except FileNotFoundError:
-            raise FileNotFoundError(f"{path} is missing (named by the index beside it)") from None
-        except SafetensorError as error:
-            raise ValueError(
-                f"{path} is torn or not a safetensors file ({error}); copy or download it again"
-            ) from error
-        for name in names:
-            if name in read:
-                raise ValueError(f"tensor {name!r} stands in two files of {path.parent}")
-
-            def get(path=path, name=name):
-                with safe_open(path, framework="numpy") as handle:
-                    return handle.get_tensor(name)
-
-            read[name] = get
-    return _Source(files, read)
+def _open(path: pathlib.Path) -> tuple[DecoderConfig, WeightFiles, set[int]]:
+    """Config, weights and stop ids of a folder or a .gguf file."""
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ValueError(f"expected a model folder or a .gguf file, got {str(path)!r}")
+        raw, tensors = read_gguf(path)
+        config = decoder_config(raw)
+        return config, WeightFiles((path,), tensors), set(config.stop_ids)
+    config = decoder_config(read_json(path / "config.json"))
+    weights = open_weights(path)
+    stops = set(config.stop_ids)
+    if (path / "generation_config.json").exists():
+        stops |= set(ids_of(read_json(path / "generation_config.json").get("eos_token_id")))
+    return config, WeightFiles((*weights.files, path / "config.json"), weights.tensors), stops
 
 
-def _flax_msgpack(path: pathlib.Path) -> _Source:
-    """A tree written by Hugging Face's Flax classes, under torch's names and layout."""
-    try:
-        tree = msgpack_restore(path.read_bytes())
-        flat = flatten_dict(tree["params"] if set(tree) == {"params"} else tree, sep=".")
-    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
-        raise ValueError(f"{path} is torn or not a Flax checkpoint ({error!r})") from error
-    except Exception as error:  # msgpack's own exceptions share no public base
-        raise ValueError(f"{path} is torn or not a Flax checkpoint ({error!r})") from error
-    read = {}
-    for name, array in flat.items():
-        stem, _, leaf = name.rpartition(".")
-        array = np.asarray(array)
-        ours = f"{stem}.weight" if leaf in ("kernel", "embedding", "scale") else name
-        if ours in read:
-            raise ValueError(f"tensor {ours!r} stands in {path} twice, once as {leaf!r}")
-        array = array.T if leaf == "kernel" else array
-        read[ours] = lambda a=array: a
-    return _Source((path,), read)
-
-
-def _open(folder: pathlib.Path) -> _Source:
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    flax_file = folder / "flax_model.msgpack"
-    if index.exists():
-        entries = read_json(index).get("weight_map")
-        if not isinstance(entries, dict) or not entries:
-            raise ValueError(f"{index} has no weight_map")
-        source = _safetensors(folder / f for f in sorted(set(entries.values())))
-        if lost := sorted(entries.keys() - source.read.keys()):
-            raise ValueError(f"{index} lists tensors that no file holds: {', '.join(lost[:10])}")
-        return source
-    if single.exists():
-        return _safetensors([single])
-    if flax_file.exists():
-        return _flax_msgpack(flax_file)
-    raise FileNotFoundError(
-        f"{folder} holds no weights; expected model.safetensors, model.safetensors.index.json or "
-        "flax_model.msgpack"
-    )
-
-
-def _digest(files: Iterable[pathlib.Path]) -> str:
-    total = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as handle:
-            total.update(hashlib.file_digest(handle, "sha256").digest())
-    return total.hexdigest()
-
-
-def load_checkpoint(path: str | pathlib.Path, dtype=jnp.float32) -> Checkpoint:
-    """Load a model from a Hugging Face folder (safetensors, sharded or not, or Flax msgpack).
+def load_checkpoint(
+    path_or_id: str | pathlib.Path, dtype=jnp.float32, *, revision: str | None = None
+) -> Checkpoint:
+    """Load a model from a Hugging Face folder, a hub id or a .gguf file.
 
     Args:
-      path: the folder with config.json and weights; a tokenizer is not needed.
+      path_or_id: a folder with config.json and weights (safetensors, sharded or not, or Flax
+        msgpack), a .gguf file, or ``owner/name`` on the hub; a tokenizer is not needed.
       dtype: of the parameters: float32, bfloat16 or float16.
+      revision: branch, tag or commit of a hub id.
 
     Raises:
-      FileNotFoundError: the folder, its config or its weights are not there.
+      FileNotFoundError: the folder, its config or its weights are not there; see also
+        ``hub.resolve``.
       ValueError: an unsupported model type (the supported are listed), a torn file, a missing,
         extra, doubled or mis-shaped tensor; the message names it.
     """
-    folder = pathlib.Path(path)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"model folder {str(folder)!r} does not exist")
-    config = decoder_config(read_json(folder / "config.json"))
-    source = _open(folder)
-    params = params_from_tensors(config, source.read, dtype=dtype, where=str(folder))
-    stops = set(config.stop_ids)
-    if (folder / "generation_config.json").exists():
-        stops |= set(ids_of(read_json(folder / "generation_config.json").get("eos_token_id")))
+    path = resolve(path_or_id, revision)
+    config, weights, stops = _open(path)
+    params = params_from_tensors(config, weights.tensors, dtype=dtype, where=str(path))
     return Checkpoint(
         config=config,
         params=params,
-        digest=_digest([*source.files, folder / "config.json"]),
+        digest=digest_of(weights.files),
         n_params=sum(x.size for x in jax.tree.leaves(params)),
         generation_stop_ids=tuple(sorted(stops)),
-        path=str(folder),
+        path=str(path),
+        commit=commit_of(path),
     )
 
 

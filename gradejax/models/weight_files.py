@@ -1,6 +1,6 @@
-"""The weight files of a folder as lazy tensors under Hugging Face names, and how they are filled in.
+"""The weight files of a folder, as lazy tensors under Hugging Face names.
 
-safetensors (one file or shards by an index) before ``flax_model.msgpack``; a ``.gguf`` file is
+safetensors (one file, or shards by an index) before ``flax_model.msgpack``; a ``.gguf`` file is
 given by its own path. Nothing is read before it is asked for, and a destination in our layout and
 dtype is filled by stretches of rows: the host holds the model once and a stretch besides.
 """
