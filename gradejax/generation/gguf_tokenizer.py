@@ -6,6 +6,7 @@ error, not a guess: a tokenizer.json beside the file then serves.
 """
 
 import itertools
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -124,6 +125,8 @@ def tokenizer_of_gguf(path: str | pathlib.Path):
         lists those that are.
       see also ``open_gguf``.
     """
+    # transformers says at every import that torch is missing; it is, on purpose.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from tokenizers import AddedToken, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -151,9 +154,9 @@ def tokenizer_of_gguf(path: str | pathlib.Path):
     ends = [("bos_token", add_bos), ("eos_token", file.get("tokenizer.ggml.add_eos_token", False))]
     first, last = (special.get(name) if told else None for name, told in ends)
     if first or last:
-        pattern = [p for p in (first, "$A", last) if p]
+        one, two = ([p for p in (first, text, last) if p] for text in ("$A", "$B"))
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=" ".join(pattern), pair=" ".join([*pattern, *(f"{p}:1" for p in pattern)]),
+            single=" ".join(one), pair=" ".join([*one, *(f"{p}:1" for p in two)]),
             special_tokens=[(t, vocab[t]) for t in {first, last} if t],
         )  # fmt: skip
     return PreTrainedTokenizerFast(

@@ -17,14 +17,14 @@ def load_tokenizer(path: str | pathlib.Path):
 
     Tokenizer files beside a .gguf file win over what can be rebuilt from its metadata.
     """
+    # transformers says at every import that torch is missing; it is, on purpose.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     folder = pathlib.Path(path)
     if folder.is_file():
         beside = load_tokenizer(folder.parent)
         return tokenizer_of_gguf(folder) if beside is None else beside
     if not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
-    # transformers says at every import that torch is missing; it is, on purpose.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     # Slow to import; not needed for bare models.
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
