@@ -12,16 +12,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gradejax.models.bert import Bert, BertConfig, bert_config
 from gradejax.models.config import read_json
 from gradejax.models.hub import commit_of, resolve
-from gradejax.models.lazy import LazyTensor
-from gradejax.models.weight_files import (
-    check_names,
-    check_shape,
-    copy_rows,
-    digest_of,
-    empty,
-    open_weights,
-    to_device,
-)
+from gradejax.models.lazy import LazyTensor, empty, to_device
+from gradejax.models.weight_files import check_names, check_shape, digest_of, open_weights
 
 _LINEAR = {"attention.self.query": "q", "attention.self.key": "k", "attention.self.value": "v",
            "attention.output.dense": "o", "intermediate.dense": "up", "output.dense": "down"}
@@ -91,14 +83,9 @@ def _shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
 
 def _filled(tensor: LazyTensor, shape: tuple[int, ...], transpose: bool, dtype) -> jax.Array:
     out = empty(shape, dtype)
-
-    def put(start, stop, rows):
-        if transpose:
-            out[:, start:stop] = rows.T
-        else:
-            out[start:stop] = rows
-
-    copy_rows(tensor, put)
+    theirs = out.T if transpose else out
+    for index, piece in tensor.pieces():
+        theirs[index] = piece
     return to_device(out)
 
 

@@ -149,7 +149,7 @@ def _whole(shape: tuple[int, ...], pieces: list[_Piece]) -> LazyTensor:
         raise ValueError("a number stands where an array should")
     row = math.prod(shape[1:])
 
-    def rows(start, stop):
+    def read(start, stop):
         out, at = [], 0
         for piece in pieces:
             size = math.prod(piece.shape)
@@ -160,7 +160,7 @@ def _whole(shape: tuple[int, ...], pieces: list[_Piece]) -> LazyTensor:
         flat = out[0] if len(out) == 1 else np.concatenate(out or [np.empty(0, np.float32)])
         return flat.reshape(stop - start, *shape[1:])
 
-    return LazyTensor(shape, rows)
+    return LazyTensor(shape, read)
 
 
 def read_flax_msgpack(path: str | pathlib.Path) -> dict[str, LazyTensor]:

@@ -52,7 +52,7 @@ def _lazy(package, tensor, path: pathlib.Path) -> LazyTensor:
     shape = tuple(int(n) for n in reversed(tensor.shape.tolist()))
     size, begin = math.prod(inner), tensor.data_offset
 
-    def rows(start, stop):
+    def read(start, stop):
         if stop <= start:
             return np.empty((0, *shape[1:]), np.float32)
         # Read, not mapped: mapped pages would stay in memory as long as the file is open.
@@ -63,14 +63,14 @@ def _lazy(package, tensor, path: pathlib.Path) -> LazyTensor:
 
     # One row is decoded now, so that a type nobody can decode is found before anything is loaded.
     try:
-        rows(0, 1)
+        read(0, 1)
     except NotImplementedError:
         known = ["F32", "F16", *sorted(t.name for t in package.quants._type_traits)]
         raise ValueError(
             f"tensor {tensor.name!r} of {path} is of type {kind.name}, which the gguf package "
             f"{_version(package)} cannot dequantise; it can {', '.join(known)}"
         ) from None
-    return LazyTensor(shape, rows)
+    return LazyTensor(shape, read)
 
 
 def _version(package) -> str:

@@ -13,7 +13,7 @@ _SAFETENSORS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetens
 _MSGPACK = ("flax_model.msgpack",)
 # [owner/]name of letters, digits and -_. ; no part begins or ends with - or . or doubles them.
 _PART = r"[A-Za-z0-9](?:[\w.-]{0,94}[\w])?"
-_ID = re.compile(rf"(?:{_PART}/)?{_PART}")
+_ID = re.compile(rf"(?:{_PART}/)?{_PART}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 _LOCAL = "or give a local folder with config.json, the weights and the tokenizer"
@@ -37,26 +37,31 @@ def _download(model: str, revision: str | None) -> str:
 
     info = hub.HfApi().model_info(model, revision=revision)
     names = [sibling.rfilename for sibling in info.siblings or []]
-    # The commit, not the branch: what was listed is what is fetched.
+    # By branch or tag, not by the commit just listed: only so does the cache remember which commit
+    # the name meant, for when there is no network.
     return hub.snapshot_download(
-        model, revision=info.sha or revision,
+        model, revision=revision,
         allow_patterns=[*_SMALL, "1_Pooling/config.json", *_kind_of_weights(names, model)],
     )  # fmt: skip
 
 
 def _cached(model: str, revision: str | None) -> str | None:
-    """Folder of a snapshot in the local cache, if it has a config and weights."""
+    """Folder of a snapshot in the local cache, if it has all that ``_download`` would fetch."""
     import huggingface_hub as hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    try:
-        found = pathlib.Path(
-            hub.snapshot_download(model, revision=revision, local_files_only=True)
-        )
-    except (LocalEntryNotFoundError, FileNotFoundError):
-        return None
-    weights = (*found.glob("*.safetensors"), *found.glob("flax_model.msgpack"))
-    return str(found) if (found / "config.json").exists() and weights else None
+    for weights in (_SAFETENSORS, _MSGPACK):
+        # The library itself refuses a snapshot that lacks files of these patterns.
+        try:
+            found = pathlib.Path(hub.snapshot_download(
+                model, revision=revision, allow_patterns=[*_SMALL, *weights],
+                local_files_only=True,
+            ))  # fmt: skip
+        except (LocalEntryNotFoundError, FileNotFoundError):
+            continue
+        if (found / "config.json").exists() and any(any(found.glob(p)) for p in weights):
+            return str(found)
+    return None
 
 
 def _offline() -> bool:
@@ -86,7 +91,7 @@ def resolve(path_or_id: str | pathlib.Path, revision: str | None = None) -> path
     """
     text = os.fspath(path_or_id)
     path = pathlib.Path(text).expanduser()
-    if path.exists():
+    if text and path.exists():
         if revision is not None:
             raise ValueError(
                 f"{text!r} is a local path, which has no revisions, yet revision={revision!r} was "
@@ -144,9 +149,9 @@ def _from_hub(model: str, revision: str | None) -> str:
     if found := _cached(model, revision):
         return found
     raise FileNotFoundError(
-        f"{asked}, the hub cannot be reached ({reason}), and the local cache holds no complete copy "
-        f"(config.json and model.safetensors or flax_model.msgpack); download it where there is a "
-        f"network (hf download {model}), {_LOCAL}"
+        f"{asked}, the hub cannot be reached ({reason}), and the local cache holds no complete "
+        "copy (config.json, and model.safetensors or flax_model.msgpack); download it where there "
+        f"is a network (hf download {model}), {_LOCAL}"
     )
 
 

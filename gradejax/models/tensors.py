@@ -1,8 +1,8 @@
 """From tensors under Hugging Face names to a parameter tree, strictly, and back.
 
 Whatever reads a file format hands over names and lazy readers; nothing here knows files. Tensors
-are read and cast one by one, so that beside the tree there is never more than one tensor and one
-fused array on the host.
+are read and cast one by one, large ones by stretches, and fused arrays handed over without a copy,
+so that the host holds the tree once and little besides.
 """
 
 import collections
@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
+from gradejax.models.lazy import LazyTensor, empty, to_device
 from gradejax.models.weight_names import (
     IGNORED_SUFFIXES,
     PREFIX,
@@ -40,6 +41,22 @@ def place(entry: Entry, array: np.ndarray, targets: Mapping[str, np.ndarray]) ->
         elif entry.kind == "interleaved":
             cut = cut.reshape(*cut.shape[:-1], -1, 2).swapaxes(-1, -2)
         target[part.at] = cut.reshape(target[part.at].shape)
+
+
+def _is_whole(entry: Entry) -> bool:
+    """Whether the tensor is one of our arrays, at most transposed."""
+    return len(entry.parts) == 1 and not entry.parts[0].at and entry.kind != "interleaved"
+
+
+def _fill(entry: Entry, tensor: LazyTensor, targets: Mapping[str, np.ndarray]) -> None:
+    """``place`` by stretches, for the large ones: a tensor that is all of one of our arrays."""
+    target = targets[entry.parts[0].path]
+    if entry.kind == "linear":
+        theirs = target.reshape(entry.shape[::-1]).T
+    else:
+        theirs = target.reshape(entry.shape)
+    for index, piece in tensor.pieces():
+        theirs[index] = piece
 
 
 def gather(entry: Entry, sources: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -81,13 +98,17 @@ def _check_names(config: DecoderConfig, table, found: set[str], where: str) -> N
         raise ValueError("\n".join(lines))
 
 
+def _check_shape(entry: Entry, shape: tuple[int, ...], where: str) -> None:
+    if tuple(shape) != entry.shape:
+        raise ValueError(
+            f"tensor {entry.name!r} of {where} has shape {tuple(shape)}; its config.json asks for "
+            f"{entry.shape}"
+        )
+
+
 def _read(entry: Entry, tensors: Readers, where: str) -> np.ndarray:
     array = tensors[entry.name]()
-    if tuple(array.shape) != entry.shape:
-        raise ValueError(
-            f"tensor {entry.name!r} of {where} has shape {tuple(array.shape)}; its config.json "
-            f"asks for {entry.shape}"
-        )
+    _check_shape(entry, array.shape, where)
     return array
 
 
@@ -109,8 +130,9 @@ def params_from_tensors(config: DecoderConfig, tensors: Readers, *, dtype=jnp.fl
 
     Args:
       config: the decoder's shape.
-      tensors: reader of each tensor by its Hugging Face name, in torch's layout. Each is called
-        once (the embedding twice when a tied head stands beside it), in the table's order.
+      tensors: reader of each tensor by its Hugging Face name, in torch's layout: ``LazyTensor``s,
+        or functions that return the whole. Each is read once (the embedding twice when a tied head
+        stands beside it), in the table's order.
       dtype: of the parameters, one of DTYPES.
       where: what the tensors come from, for messages.
 
@@ -137,12 +159,17 @@ def params_from_tensors(config: DecoderConfig, tensors: Readers, *, dtype=jnp.fl
     for entry in table:
         for part in entry.parts:
             if part.path not in open_arrays:
-                open_arrays[part.path] = np.empty(shapes[part.path], kind)
-        place(entry, _read(entry, tensors, where), open_arrays)
+                open_arrays[part.path] = empty(shapes[part.path], kind)
+        tensor = tensors[entry.name]
+        if isinstance(tensor, LazyTensor) and _is_whole(entry):
+            _check_shape(entry, tensor.shape, where)
+            _fill(entry, tensor, open_arrays)
+        else:
+            place(entry, _read(entry, tensors, where), open_arrays)
         for part in entry.parts:
             left[part.path] -= 1
             if not left[part.path]:
-                flat[part.path] = jnp.asarray(open_arrays.pop(part.path))
+                flat[part.path] = to_device(open_arrays.pop(part.path))
     if lost := shapes.keys() - flat.keys():
         raise AssertionError(f"no tensor filled {sorted(lost)}")
     return {"params": unflatten_dict(flat, sep="/")}

@@ -1,8 +1,7 @@
 """The weight files of a folder, as lazy tensors under Hugging Face names.
 
 safetensors (one file, or shards by an index) before ``flax_model.msgpack``; a ``.gguf`` file is
-given by its own path. Nothing is read before it is asked for, and a destination in our layout and
-dtype is filled by stretches of rows: the host holds the model once and a stretch besides.
+given by its own path. Nothing is read before it is asked for.
 """
 
 import dataclasses
@@ -13,7 +12,6 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import jax
 import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -22,8 +20,6 @@ from gradejax.models.config import read_json
 from gradejax.models.flax_msgpack import read_flax_msgpack
 from gradejax.models.lazy import LazyTensor
 
-STRETCH = 8 * 2**20  # bytes read at once
-_ALIGN = 64  # what jax's CPU backend asks for to take an array over without a copy
 _DTYPES: dict[str, Any] = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
     "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8,
@@ -71,11 +67,11 @@ def _entry(path: pathlib.Path, name: str, base: int, entry: Mapping[str, Any]) -
     row, begin = math.prod(shape[1:]), base + entry["data_offsets"][0]
 
     # Read, not mapped: mapped pages would stay in memory as long as the file is open.
-    def rows(start, stop):
+    def read(start, stop):
         at, count = begin + start * row * dtype.itemsize, (stop - start) * row
         return np.fromfile(path, dtype, count, offset=at).reshape(stop - start, *shape[1:])
 
-    return LazyTensor(shape, rows)
+    return LazyTensor(shape, read)
 
 
 def open_weights(folder: pathlib.Path) -> WeightFiles:
@@ -153,30 +149,3 @@ def check_shape(name: str, tensor: LazyTensor, shape: tuple[int, ...], where: st
         raise ValueError(
             f"tensor {name!r} of {where} has shape {tensor.shape}; its config asks for {shape}"
         )
-
-
-def empty(shape: tuple[int, ...], dtype) -> np.ndarray:
-    """An array, not yet filled, that ``to_device`` can hand over without a copy."""
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + _ALIGN, np.uint8)
-    begin = -raw.ctypes.data % _ALIGN
-    return raw[begin : begin + size].view(dtype).reshape(shape)
-
-
-def to_device(array: np.ndarray) -> jax.Array:
-    """The array on the default device. The CPU backend keeps its memory: do not write to it."""
-    return jax.device_put(array)
-
-
-def stretches(tensor: LazyTensor, itemsize: int = 4) -> Iterable[tuple[int, int]]:
-    """(start, stop) of the rows to read at once, about STRETCH bytes each."""
-    count = tensor.shape[0] if tensor.shape else 0
-    step = max(1, STRETCH // max(1, math.prod(tensor.shape[1:]) * itemsize))
-    return ((at, min(at + step, count)) for at in range(0, count, step))
-
-
-def copy_rows(tensor: LazyTensor, put: Callable[[int, int, np.ndarray], None]) -> None:
-    """Read a tensor by stretches and hand each to ``put(start, stop, rows)``."""
-    for start, stop in stretches(tensor):
-        put(start, stop, tensor.rows(start, stop))

@@ -13,9 +13,10 @@ from gradejax.generation.text import Chat, load_tokenizer
 
 TEXTS = [
     "Hello world, it's 12345 o'clock  now!\n\n  Indented\tand  spaced   ", "x", " leading",
-    "naïve café 日本語 и кириллица", "a_b-c/d 3.14 ½ I'LL don't", "\n\n\n", "CamelCaseWord JSON",
+    "naïve café 日本語 и кириллица", "a_b-c/d 3.14 ½ I'LL don't", "\n\n\n",
+    "CamelCaseWord JSON",
 ]  # fmt: skip
-CORPUS = [*TEXTS, "the words of the world are spaced and now then don't it's 12 34 56 789 world"] * 3
+CORPUS = [*TEXTS, "the words of the world are spaced and now then don't it's 12 34 789 world"] * 3
 SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>"]
 
 
@@ -89,8 +90,10 @@ def test_pieces_by_hand(pre, tmp_path):
 def test_special_tokens_template_and_bos(tmp_path):
     _, tokens, merges = trained("qwen2")
     template = "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m['content'] }}{% endfor %}"
-    path = written(tmp_path / "x.gguf", tokens, merges=merges, pre="qwen2", chat_template=template,
-                   bos_token_id=1, eos_token_id=2, padding_token_id=0, add_bos_token=True)  # fmt: skip
+    path = written(
+        tmp_path / "x.gguf", tokens, merges=merges, pre="qwen2", chat_template=template,
+        bos_token_id=1, eos_token_id=2, padding_token_id=0, add_bos_token=True,
+    )  # fmt: skip
     ours = load_tokenizer(path)
     assert (ours.bos_token_id, ours.eos_token_id, ours.pad_token_id) == (1, 2, 0)
     assert ours("x")["input_ids"][0] == 1

@@ -50,8 +50,11 @@ def small(tmp_path):
 
 
 def write(folder, modules, pooling):
-    chain = [{"idx": i, "name": str(i), "path": "1_Pooling" if m == "Pooling" else "",
-              "type": f"sentence_transformers.models.{m}"} for i, m in enumerate(modules)]  # fmt: skip
+    chain = [
+        {"idx": i, "name": str(i), "path": "1_Pooling" if m == "Pooling" else "",
+         "type": f"sentence_transformers.models.{m}"}
+        for i, m in enumerate(modules)
+    ]  # fmt: skip
     (folder / "modules.json").write_text(json.dumps(chain))
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))

@@ -89,15 +89,16 @@ def test_names_of_gpt2_are_the_packages(leaf):
         f"transformer.h.1.{n}"
         for n in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
     ]
-    file = opened("gpt2", {f"{table.get_name(n)}.{leaf}": np.arange(6).reshape(2, 3) for n in names})
+    matrix = np.arange(6).reshape(2, 3)
+    file = opened("gpt2", {f"{table.get_name(n)}.{leaf}": matrix for n in names})
     found = huggingface_tensors(file, {})
     assert {n for n in found if n.endswith(leaf)} >= {f"{n}.{leaf}" for n in names}
-    # D02: a Conv1D weight is (in, out) for Hugging Face and (out, in) in the file; a stretch of its
-    # rows are columns there.
+    # D02: a Conv1D weight is (in, out) for Hugging Face and (out, in) in the file; a stretch of
+    # it, read from the file's rows, are columns.
     if leaf == "weight":
         conv = found["transformer.h.1.mlp.c_fc.weight"]
         assert conv.shape == (3, 2) and conv().tolist() == [[0, 3], [1, 4], [2, 5]]
-        assert conv.rows(1, 2).tolist() == [[1, 4]]
+        assert conv.axis == 1 and conv.read(1, 2).tolist() == [[3], [4], [5]]
         assert found["transformer.wpe.weight"].shape == (2, 3)
 
 
@@ -105,13 +106,14 @@ def test_gemmas_norms_lose_their_one():
     """D06: files hold 1 + w. Left as they stand, 1 + (1 + .25) = 2.25 would scale for 1.25."""
     names = ("output_norm", "blk.0.attn_norm", "blk.0.attn_q_norm", "blk.0.post_ffw_norm")
     for arch in ("gemma3", "llama"):
-        file = opened(arch, {f"{n}.weight": [1.25, 0.5] for n in names[:2 if arch == "llama" else 4]})
+        kept = names[: 2 if arch == "llama" else 4]
+        file = opened(arch, {f"{n}.weight": [1.25, 0.5] for n in kept})
         found = huggingface_tensors(file, {"num_attention_heads": 4, "num_key_value_heads": 2,
                                            "head_dim": 6})  # fmt: skip
         want = [0.25, -0.5] if arch == "gemma3" else [1.25, 0.5]
         norms = [t for n, t in found.items() if "norm" in n]
         assert norms and all(t().tolist() == want for t in norms)
-    assert found["model.norm.weight"].rows(1, 2).tolist() == [0.5]
+    assert found["model.norm.weight"].read(1, 2).tolist() == [0.5]
 
 
 def test_config_of_llama():
