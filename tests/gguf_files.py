@@ -11,7 +11,8 @@ import gguf
 import numpy as np
 
 ARCH = {"llama": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3", "phi3": "PHI3", "gemma": "GEMMA",
-        "gemma2": "GEMMA2", "gemma3_text": "GEMMA3", "gpt2": "GPT2"}  # fmt: skip
+        "gemma2": "GEMMA2", "gemma3_text": "GEMMA3", "gpt2": "GPT2",
+        "mistral": "LLAMA"}  # fmt: skip
 
 
 def interleave(array, heads):
@@ -30,7 +31,7 @@ def converted(tensors, raw):
         stem, _, leaf = name.rpartition(".")
         ours = table.get_name(stem)
         assert ours is not None, name
-        if raw["model_type"] == "llama" and stem.endswith(("q_proj", "k_proj")):
+        if raw["model_type"] in ("llama", "mistral") and stem.endswith(("q_proj", "k_proj")):
             key = "num_attention_heads" if stem.endswith("q_proj") else "num_key_value_heads"
             array = interleave(array, raw[key])
         if raw["model_type"].startswith("gemma") and stem.endswith("norm"):
@@ -53,7 +54,22 @@ def llama3_divisors(rope, head_dim):
     return np.array(out, np.float32)
 
 
-def write(path, raw, tensors, *, kinds=None, extra=None, drop=()):
+METADATA = {
+    "num_hidden_layers": "block_count", "n_layer": "block_count",
+    "max_position_embeddings": "context_length", "n_positions": "context_length",
+    "hidden_size": "embedding_length", "n_embd": "embedding_length",
+    "intermediate_size": "feed_forward_length", "n_inner": "feed_forward_length",
+    "num_attention_heads": "attention.head_count", "n_head": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon", "rope_theta": "rope.freq_base",
+    "sliding_window": "attention.sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}  # fmt: skip
+
+
+def write(path, raw, tensors, *, kinds=None, extra=None):
     """Write a file.
 
     Args:
@@ -61,31 +77,21 @@ def write(path, raw, tensors, *, kinds=None, extra=None, drop=()):
       raw: Hugging Face config with v4 names of the rope entries.
       tensors: GGUF name → float32 array.
       kinds: GGUF name → name of a quantisation; F32 otherwise.
-      extra: further metadata, full key → value.
-      drop: metadata keys to leave out.
+      extra: further metadata; a key without "general." or "tokenizer." is the architecture's.
     """
     arch = gguf.MODEL_ARCH_NAMES[getattr(gguf.MODEL_ARCH, ARCH[raw["model_type"]])]
     writer = gguf.GGUFWriter(path, arch)
-    heads = raw["num_attention_heads"]
     entries = {
-        f"{arch}.block_count": raw["num_hidden_layers"],
-        f"{arch}.context_length": raw["max_position_embeddings"],
-        f"{arch}.embedding_length": raw["hidden_size"],
-        f"{arch}.feed_forward_length": raw["intermediate_size"],
-        f"{arch}.attention.head_count": heads,
-        f"{arch}.attention.head_count_kv": raw["num_key_value_heads"],
-        f"{arch}.attention.layer_norm_rms_epsilon": float(raw["rms_norm_eps"]),
-        f"{arch}.rope.freq_base": float(raw["rope_theta"]),
-        "tokenizer.ggml.eos_token_id": raw["eos_token_id"],
-    }
+        f"{arch}.{theirs}": raw[ours] for ours, theirs in METADATA.items()
+        if raw.get(ours) is not None
+    }  # fmt: skip
     if raw.get("head_dim"):
-        entries[f"{arch}.attention.key_length"] = raw["head_dim"]
         entries[f"{arch}.attention.value_length"] = raw["head_dim"]
-    if raw.get("sliding_window"):
-        entries[f"{arch}.attention.sliding_window"] = raw["sliding_window"]
-    for key, value in (entries | (extra or {})).items():
-        if key not in drop:
-            add(writer, key, value)
+    entries["tokenizer.ggml.eos_token_id"] = raw["eos_token_id"]
+    for key, value in (extra or {}).items():
+        entries[key if key.split(".")[0] in ("general", "tokenizer") else f"{arch}.{key}"] = value
+    for key, value in entries.items():
+        add(writer, key, value)
     for name, array in tensors.items():
         kind = gguf.GGMLQuantizationType[(kinds or {}).get(name, "F32")]
         stored = gguf.quants.quantize(np.ascontiguousarray(array, np.float32), kind)

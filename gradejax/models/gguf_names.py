@@ -189,11 +189,11 @@ def gguf_config(file) -> dict[str, Any]:
     head_dim = int(meta.get("attention.key_length") or width // heads)
     if meta.get("attention.value_length", head_dim) != head_dim:
         raise ValueError(f"{file.path}: values of another width than keys are not supported")
-    rotary = meta.get("rope.dimension_count", head_dim)
-    if rotary != head_dim:
+    rotary = int(meta.get("rope.dimension_count", head_dim))
+    if rotary != head_dim and arch == "llama":  # whose interleaved order is one of whole heads
         raise ValueError(
-            f"{file.path} rotates {rotary} of {head_dim} dimensions of a head; only whole heads "
-            "are supported"
+            f"{file.path} rotates {rotary} of {head_dim} dimensions of a llama head; only whole "
+            "heads are supported"
         )
     theta = _decimal(meta.get("rope.freq_base", 10000.0))  # llama.cpp's own default
     kv_heads = meta.number("attention.head_count_kv") if meta.get(
@@ -210,6 +210,8 @@ def gguf_config(file) -> dict[str, Any]:
         "hidden_act": "silu",
         "rope_theta": theta,
     }
+    if rotary != head_dim:
+        raw["partial_rotary_factor"] = rotary / head_dim
     if scaling := _rope_scaling(file, meta, head_dim, theta):
         raw["rope_scaling"] = scaling
     return raw | _family(file, meta, arch, raw)
@@ -239,11 +241,20 @@ def _family(file, meta: _Metadata, arch: str, raw: Mapping[str, Any]) -> dict[st
             "attn_logit_softcapping": _decimal(meta.get("attn_logit_softcapping", 50.0)),
             "final_logit_softcapping": _decimal(meta.get("final_logit_softcapping", 30.0)),
         }
-    return out | {
-        "attn_logit_softcapping": None, "final_logit_softcapping": None,
+    final = meta.get("final_logit_softcapping")
+    out |= {
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None if final is None else _decimal(final),
         "rope_local_base_freq": _decimal(meta.get("rope.freq_base_swa", 10000.0)),
         "sliding_window_pattern": 6,
-    }  # fmt: skip
+    }
+    pattern = meta.get("attention.sliding_window_pattern")
+    if isinstance(pattern, list):
+        names = {True: "sliding_attention", False: "full_attention"}
+        out["layer_types"] = [names[bool(local)] for local in pattern]
+    elif pattern is not None:
+        out["sliding_window_pattern"] = int(pattern)
+    return out
 
 
 def interleaved_rows(heads: int, head_dim: int) -> np.ndarray:

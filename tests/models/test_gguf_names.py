@@ -179,6 +179,23 @@ def test_other_scalings():
         scaling(rope__scaling__type="ntk")
 
 
+def test_windows_of_gemma3():
+    entries = {"attention.sliding_window": 8}
+    raw = gguf_config(opened("gemma3", **entries))
+    assert raw["sliding_window_pattern"] == 6 and "layer_types" not in raw
+    raw = gguf_config(opened("gemma3", **entries, **{"attention.sliding_window_pattern": 3}))
+    assert raw["sliding_window_pattern"] == 3
+    listed = {"attention.sliding_window_pattern": [True, False]}
+    raw = gguf_config(opened("gemma3", **entries, **listed))
+    assert raw["layer_types"] == ["sliding_attention", "full_attention"]
+
+
+def test_a_part_of_each_head_turns():
+    raw = gguf_config(opened("phi3", **{"rope.dimension_count": 3}))
+    assert raw["partial_rotary_factor"] == 0.5
+    assert "partial_rotary_factor" not in gguf_config(opened("phi3"))
+
+
 def test_config_of_gemma():
     entries = {"attention.sliding_window": 8, "attention.key_length": 16,
                "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}  # fmt: skip
@@ -200,7 +217,7 @@ def test_config_of_gemma():
         ("llama", {"expert_count": 8}, "mixture of 8 experts"),
         ("llama", {"attention.head_count_kv": [2, 4]}, "head_count_kv differs from layer to layer"),
         ("llama", {"context_length": None}, r"lacks the metadata entry llama\.context_length"),
-        ("phi3", {"rope.dimension_count": 4}, "rotates 4 of 6 dimensions"),
+        ("llama", {"rope.dimension_count": 4}, "rotates 4 of 6 dimensions"),
         ("qwen3", {"attention.value_length": 8}, "another width than keys"),
     ],
 )
