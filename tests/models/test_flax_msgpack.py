@@ -1,16 +1,21 @@
 """Flax checkpoints read lazily are what flax's own reader gives, under torch's names."""
 
 import pathlib
+import shutil
 
 import flax.serialization
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 from flax.serialization import msgpack_restore, msgpack_serialize
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
+from hf_folders import ROOT, checkpoint
+from safetensors.numpy import load_file
 
 from gradejax.models.flax_msgpack import read_flax_msgpack
+from gradejax.models.hf_weights import load_checkpoint
 
 
 def written(tmp_path, tree):
@@ -35,6 +40,40 @@ def test_written_by_hugging_faces_flax_classes(name, count, shared):
         part = array[:, 3:7] if tensor.axis else array[3:7]
         np.testing.assert_array_equal(tensor.read(3, 7), part)
         assert tensor.axis == (leaf == "kernel")
+
+
+def flax_tree(name):
+    """A committed checkpoint as Hugging Face's Flax class of its family would hold it."""
+    flat = {}
+    for key, value in load_file(ROOT / name / "model.safetensors").items():
+        stem, _, leaf = key.rpartition(".")
+        if leaf == "weight" and value.ndim == 2:
+            leaf = "embedding" if stem.endswith(("embed_tokens", "wte", "wpe")) else "kernel"
+        elif leaf == "weight" and name == "gpt2":
+            leaf = "scale"  # of flax's LayerNorm; the RMS norms call it weight
+        flat[f"{stem}.{leaf}"] = np.ascontiguousarray(value.T) if leaf == "kernel" else value
+    return unflatten_dict(flat, sep=".")
+
+
+@pytest.mark.parametrize("name", ["gemma", "gpt2", "llama", "mistral"])
+def test_families_of_the_flax_classes(name, tmp_path):
+    shutil.copy(ROOT / name / "config.json", tmp_path)
+    written(tmp_path, flax_tree(name))
+    ours = load_checkpoint(tmp_path)
+    assert ours.config == checkpoint(name).config
+    jax.tree.map(np.testing.assert_array_equal, ours.params, checkpoint(name).params)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_logits_of_hugging_faces_flax_classes(name, shared):
+    folder = pathlib.Path(shared) / "fixtures" / "hf_flax" / name
+    ours = load_checkpoint(folder)
+    with np.load(folder / "expected.npz", allow_pickle=False) as want:
+        real = want["attention_mask"].astype(bool)
+        assert (~real).any()
+        out = jax.jit(ours.model.apply)(ours.params, jnp.asarray(want["input_ids"]), real)
+        for got, key in ((out.logits, "logits"), (out.hidden, "last_hidden")):
+            np.testing.assert_allclose(np.asarray(got)[real], want[key][real], atol=1e-4, rtol=0)
 
 
 def test_kernels_by_hand(tmp_path):
