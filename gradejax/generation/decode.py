@@ -22,6 +22,7 @@ from gradejax.generation.prompts import (
     common_bucket,
     common_prefix,
     left_pad,
+    ropes_by_length,
     sample_seed,
 )
 from gradejax.generation.sampling import Sampling
@@ -66,6 +67,8 @@ class _Reader:
         self.lora, self.soft, self.chunk, self.place = lora, soft, chunk, place
         self.soft_of = np.arange(len(prompts)) if soft_of is None else np.asarray(soft_of)
         self.extra = 0 if soft is None else soft.shape[1]
+        # Where keys turn by the length of their row, rows of different lengths share none.
+        alone = alone or bool(ropes_by_length(model.config))
         self.shared = 0 if alone else common_prefix(prompts)
         self.room = model.config.max_positions - max_new - self.extra - self.shared
         self.owner, self.common = np.zeros(len(prompts), int), None

@@ -1,11 +1,11 @@
-"""log p of given tokens from hidden states, without ever holding [N, V].
+"""The head: logits of a step's rows, and log p of given tokens without ever holding [N, V].
 
-The head runs over chunks of tokens. Each token's log-probability depends on its own hidden state
-alone, so the derivative of a chunk is one [chunk, E] array whatever comes after: it is taken
-together with the value, while the chunk's logits are there, and the backward pass is one
-elementwise product. Nothing of size V is kept and no logit is computed twice. Where the head
-itself is trained the backward pass computes the logits again, since its gradient is a sum that
-needs the weight of every token.
+For the latter the head runs over chunks of tokens. Each token's log-probability depends on its own
+hidden state alone, so the derivative of a chunk is one [chunk, E] array whatever comes after: it is
+taken together with the value, while the chunk's logits are there, and the backward pass is one
+elementwise product. Nothing of size V is kept and no logit is computed twice. Where the head itself
+is trained the backward pass computes the logits again, since its gradient is a sum that needs the
+weight of every token.
 """
 
 import functools
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from gradejax.models.decoder import Decoder
 
 CHUNK_ELEMENTS = 2**23  # of a chunk's logits: 32 MiB in float32
+TABLE_FIRST = range(8, 65)  # rows for which the embedding goes first into a CPU's product
 
 
 def chunk_for(vocab_size: int) -> int:
@@ -59,6 +60,28 @@ def token_logprobs(model: Decoder, params, hidden, tokens, *, temperature: float
     out = _chunked(model, float(temperature), vocab, head,
                    states.reshape(-1, chunk, hidden.shape[-1]), ids.reshape(-1, chunk))  # fmt: skip
     return out.reshape(-1)[:count].reshape(tokens.shape)
+
+
+def row_logits(model: Decoder, params, hidden):
+    """Logits of a few rows, [B, E] → [B, V].
+
+    A tied head is the embedding [V, E], whose rows a CPU's library has to turn round when they are
+    the product's second factor: with 16 rows that took 1.5 to 2.5 times as long as with the
+    embedding first. XLA would put the product back, so a barrier stands between.
+    """
+    table = params["params"].get("embedding", {}).get("embedding")
+    plain = lambda table, hidden: model.apply(params, hidden, method="logits")  # noqa: E731
+    ordinary = isinstance(table, jax.Array) and jnp.issubdtype(table.dtype, jnp.floating)
+    if (not model.config.tied or model.config.final_softcap is not None or not ordinary
+            or hidden.shape[0] not in TABLE_FIRST):  # fmt: skip
+        return plain(table, hidden)
+
+    def first(table, hidden):
+        out = jax.lax.dot_general(table.astype(model.dtype), hidden.astype(model.dtype),
+                                  (((1,), (1,)), ((), ())))  # fmt: skip
+        return jax.lax.optimization_barrier(out).T
+
+    return jax.lax.platform_dependent(table, hidden, cpu=first, default=plain)
 
 
 def _of_chunk(model, temperature, vocab, head, states, ids):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradejax.generation.head import row_logits
 from gradejax.generation.sampling import sample
 from gradejax.models.cache import KVCache, Part, as_parts, empty_cache, tokens_before
 from gradejax.models.decoder import Decoder
@@ -100,12 +101,16 @@ def _soft_mask(mask, soft):
 
 
 @functools.partial(jax.jit, static_argnames="model", donate_argnames="cache")
-def _read_on(model: Decoder, params, cache: KVCache, parts, tokens, mask, lora, soft):
-    """One more stretch of the prompts, tokens [P, T] or, with tokens None, soft [P, m, E]."""
+def _read_on(model: Decoder, params, cache: KVCache, parts, tokens, mask, lora, soft, lengths):
+    """One more stretch of the prompts, tokens [P, T] or, with tokens None, soft [P, m, E].
+
+    ``lengths`` [P] is what a whole prompt has, for rotary scalings that depend on it.
+    """
     if tokens is None:
         mask = _soft_mask(mask, soft)
     out = model.apply(params, tokens, mask, embeds=soft if tokens is None else None,
-                      cache=cache.replace(parts=parts), lora=lora, last_only=True)  # fmt: skip
+                      cache=cache.replace(parts=parts), lora=lora, lengths=lengths,
+                      last_only=True)  # fmt: skip
     return out.hidden[:, -1], out.cache.replace(parts=())
 
 
@@ -122,12 +127,14 @@ def read_in_chunks(model: Decoder, params, tokens, mask, parts, lora, soft, *, c
     rows, length = tokens.shape
     if length <= chunk:
         return read(model, params, tokens, mask, parts, lora, soft)
-    cache = _empty(model, rows, length + (0 if soft is None else soft.shape[1]))
+    extra = 0 if soft is None else soft.shape[1]
+    cache = _empty(model, rows, length + extra)
+    lengths = jnp.sum(mask, axis=1, dtype=jnp.int32) + extra
     for at in range(0, length, chunk):
         last, cache = _read_on(model, params, cache, parts, tokens[:, at : at + chunk],
-                               mask[:, at : at + chunk], lora, None)  # fmt: skip
+                               mask[:, at : at + chunk], lora, None, lengths)  # fmt: skip
     if soft is not None:
-        last, cache = _read_on(model, params, cache, parts, None, mask, lora, soft)
+        last, cache = _read_on(model, params, cache, parts, None, mask, lora, soft, lengths)
     return last, as_parts(cache)[-1]
 
 
@@ -149,7 +156,7 @@ def draw_first(model: Decoder, params, hidden, before: Sequence[Part], active, t
       The fields of ``Loop`` after its cache.
     """
     position = tokens_before(before, hidden.shape[0])
-    logits = jnp.repeat(model.apply(params, hidden, method="logits"), samples, axis=0)
+    logits = jnp.repeat(row_logits(model, params, hidden), samples, axis=0)
     batch = logits.shape[0]
     place = jnp.zeros((batch,), jnp.int32)
     token, logprob = _draw(rules, logits, seeds, place, temperatures)
@@ -244,7 +251,8 @@ def run(model: Decoder, params, loop: Loop, parts, lora: Lora | None, temperatur
             cache=s.cache.replace(parts=parts), lora=lora,
         )  # fmt: skip
         place = s.place + 1
-        token, logprob = _draw(rules, out.logits[:, 0], seeds, place, temperatures)
+        logits = row_logits(model, params, out.hidden[:, 0])
+        token, logprob = _draw(rules, logits, seeds, place, temperatures)
         goes_on = s.running & (place < rules.max_new)
         here = goes_on[:, None] & (spots == place[:, None])
         put = lambda all_, new: jnp.where(here, new[:, None], all_)  # noqa: E731

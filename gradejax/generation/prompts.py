@@ -8,12 +8,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
+from gradejax.models.rotary import Rope
 
 BUCKETS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 # Lengths of a common prefix are few: each stands beside every length of what follows it.
 COMMON_BUCKETS = (32, 128, 512, 2048)
 MIN_COMMON = 16  # a shorter common prefix costs less than a second prefill
+
+
+def ropes_by_length(config: DecoderConfig) -> tuple[Rope, ...]:
+    """The config's rotary scalings that depend on a row's length (``Rope.by_length``)."""
+    ropes = {config.rope_of(i) for i in range(config.num_layers)} - {None}
+    return tuple(r for r in ropes if r.by_length)
 
 
 def bucket(length: int, limit: int) -> int:
@@ -68,6 +76,9 @@ def sample_seed(seed: int, sample: int) -> int:
 def check_prompts(model: Decoder, prompts, max_new_tokens: int, extra: int = 0) -> None:
     """Raise ValueError for an empty prompt, an id out of range or one that cannot fit (B08).
 
+    A reply that would cross the original context of a ``longrope`` model is refused as well: the
+    model turns every key anew there, and those in the cache would keep the old turn (T17).
+
     Args:
       model: the decoder.
       prompts: token ids.
@@ -77,6 +88,7 @@ def check_prompts(model: Decoder, prompts, max_new_tokens: int, extra: int = 0) 
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
     limit = model.config.max_positions
+    crossing = [r for r in ropes_by_length(model.config) if r.kind == "longrope"]
     for i, prompt in enumerate(prompts):
         if not len(prompt):
             raise ValueError(f"prompt {i} is empty; a reply needs at least one token to follow")
@@ -87,6 +99,15 @@ def check_prompts(model: Decoder, prompts, max_new_tokens: int, extra: int = 0) 
                 f"passes the model's context of {limit}. Prompts are never cut: shorten it, or ask "
                 "for fewer new tokens"
             )
+        for rope in crossing:
+            old, read = rope.original_max_positions, len(prompt) + extra
+            if read <= old < read + max_new_tokens:
+                raise ValueError(
+                    f"prompt {i} has {read} tokens; within {max_new_tokens} new ones its row "
+                    f"passes {old}, where this model's rotary scaling (longrope) changes for all "
+                    "tokens. "
+                    f"Ask for at most {old - read} new tokens, or give a prompt of over {old}"
+                )
         if min(prompt) < 0 or max(prompt) >= model.config.vocab_size:
             raise ValueError(
                 f"prompt {i} has token ids {min(prompt)} to {max(prompt)}; the model knows 0 to "

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 
 from gradejax.generation.head import token_logprobs
 from gradejax.generation.loop import rows_lora
-from gradejax.models.cache import Part
+from gradejax.generation.prompts import ropes_by_length
+from gradejax.models.attention import token_positions
+from gradejax.models.cache import Part, tokens_before
 from gradejax.models.decoder import Decoder
 from gradejax.models.lora import Lora
 
@@ -60,7 +62,7 @@ def score_groups(
     count their positions on from the prompt and its soft prefix, as sampling does.
 
     A rotary scaling that depends on the length of the row (``Rope.by_length``) takes the prompt's
-    own length for the prompt, as cached decoding does.
+    own length for the prompt and each completion token's place for it, as cached decoding does.
 
     Args:
       model: the decoder.
@@ -105,9 +107,13 @@ def score_groups(
     before = jnp.repeat(last_real(states, prompt_mask)[:, None, None], samples, axis=1)
     if length > 1:
         rows = lambda x: x[:, :, :-1].reshape(count * samples, length - 1)  # noqa: E731
+        lengths = None
+        if ropes_by_length(model.config):
+            before_each = tokens_before((*parts, part), count * samples)
+            lengths = before_each[:, None] + token_positions(rows(completion_mask)) + 1
         hidden = model.apply(params, rows(completions), rows(completion_mask),
                              parts=(*parts, part), lora=rows_lora(lora, samples),
-                             method="hidden")  # fmt: skip
+                             lengths=lengths, method="hidden")  # fmt: skip
         hidden = hidden.reshape(count, samples, length - 1, -1)
         before = jnp.concatenate([before, hidden], axis=2)
     out = token_logprobs(model, params, before, completions, temperature=temperature, vocab=vocab,

@@ -28,7 +28,7 @@ class ExpertLinear(nn.Module):
         """x [m, in], counts [X] rows of each expert, owner [m] the expert of each row."""
         start = nn.initializers.lecun_normal(batch_axis=0)
         shape = (self.experts, x.shape[-1], *self.out)
-        size = jnp.zeros(self.out).size
+        size = math.prod(self.out)
         kernel = self.param(
             "kernel", lambda key: start(key, (*shape[:2], size)).reshape(shape)
         )

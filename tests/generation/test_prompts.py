@@ -72,3 +72,13 @@ def test_bad_prompts(prompts, new, extra, words):
 def test_the_longest_prompt_that_fits():
     check_prompts(checkpoint("llama").model, [[5] * 239], 17)
     check_prompts(checkpoint("llama").model, [[5] * 229], 17, 10)
+
+
+def test_a_reply_across_the_original_context_of_longrope_is_refused():
+    """T17: original context 16; 10 + 6 fit under it, 17 lie beyond it, 10 + 7 would cross."""
+    model = checkpoint("phi3_longrope").model
+    check_prompts(model, [[5] * 10, [5] * 17], 6)
+    with pytest.raises(ValueError, match="prompt 0 has 10 tokens; within 7 .* at most 6 new"):
+        check_prompts(model, [[5] * 10], 7)
+    with pytest.raises(ValueError, match="prompt 0 has 16 tokens; within 1 .* at most 0 new"):
+        check_prompts(model, [[5] * 12], 1, 4)

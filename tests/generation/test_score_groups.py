@@ -1,5 +1,7 @@
 """Completions of a group scored over one prompt: the plain values, gradients, and less work."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,7 +39,7 @@ def case(name, side="left"):
     return (*map(jnp.asarray, pad(prompts, P, 29)), jnp.asarray(completions), jnp.asarray(mask))
 
 
-def plainly(model, params, prompts, completions, mask, soft, lora, temperature, vocab):
+def plainly(model, params, prompts, completions, lengths, soft, lora, temperature, vocab):
     """Every whole row by itself: [prompt; soft; completion] through the model and its logits."""
     out = []
     for p, prompt in enumerate(prompts):
@@ -45,7 +47,7 @@ def plainly(model, params, prompts, completions, mask, soft, lora, temperature, 
             embed = lambda ids: model.apply(  # noqa: E731
                 params, jnp.asarray(ids)[None], method="embed"
             )
-            length = int(mask[p, g].sum())
+            length = int(lengths[p, g])
             pieces = [embed(prompt), embed(completions[p, g, :length])]
             if soft is not None:
                 pieces.insert(1, soft[p][None])
@@ -56,7 +58,7 @@ def plainly(model, params, prompts, completions, mask, soft, lora, temperature, 
             logits = jnp.where(jnp.arange(logits.shape[-1])[None] < (vocab or 10**9),
                                logits / temperature, -jnp.inf)  # fmt: skip
             table = jax.nn.log_softmax(logits)
-            picked = table[jnp.arange(length), completions[p, g, :length]]
+            picked = table[np.arange(length), completions[p, g, :length]]
             out.append(jnp.pad(picked, (0, C - length)))
     return jnp.stack(out).reshape(P, G, C)
 
@@ -73,6 +75,7 @@ def test_values_and_gradients_are_those_of_whole_rows(name, side, temperature, v
     """Of all parameters, of adapters in mixtures and of the soft prefix (T10, T16, A05)."""
     ckpt = checkpoint(name)
     prompts, prompt_mask, completions, mask = case(name, side)
+    ids, lengths = np.asarray(completions), np.asarray(mask).sum(2)
     weights = jnp.asarray([[1, 0], [0.3, 0.9], [0, 0]], jnp.float32)
     trained = {"params": ckpt.params}
     if extras:
@@ -93,8 +96,8 @@ def test_values_and_gradients_are_those_of_whole_rows(name, side, temperature, v
 
     def plain(trained):
         params, soft, lora = parts(trained)
-        out = plainly(ckpt.model, params, rows_of(name), completions, mask, soft, lora,
-                      temperature, vocab)  # fmt: skip
+        out = plainly(ckpt.model, params, rows_of(name), ids, lengths, soft, lora, temperature,
+                      vocab)  # fmt: skip
         return (weight * jnp.where(mask, out, 0)).sum(), out
 
     (_, got), grad = jax.jit(jax.value_and_grad(shared, has_aux=True))(trained)
@@ -162,6 +165,30 @@ def test_sampled_and_scored_log_probabilities_agree(with_soft):
     for row, g in zip(drawn, replies, strict=True):
         row[: len(g.tokens)] = g.logprobs
     np.testing.assert_allclose(np.asarray(got).reshape(9, 9), drawn, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, chunk", [("llama_dynamic", 512), ("llama_dynamic", 8),
+                                         ("phi3_longrope", 8)])  # fmt: skip
+def test_scalings_by_length_agree_in_sampling_and_scoring(name, chunk):
+    """T17: prompts of 20 and 23 tokens past the original 16, whole and in chunks; behind a common
+    beginning, which such rows cannot share. Read by the chunk's own length, keys would turn
+    otherwise."""
+    ckpt = checkpoint(name)
+    rng = np.random.default_rng(2)
+    begin = rng.integers(3, 100, 17).tolist()
+    prompts = [begin + rng.integers(3, 100, n).tolist() for n in (3, 6)]
+    limit = ckpt.config.max_positions
+    if limit < 32:
+        ckpt = dataclasses.replace(
+            ckpt, config=dataclasses.replace(ckpt.config, max_positions=64)
+        )
+    replies = generate(ckpt.model, ckpt.params, prompts, max_new_tokens=6, stop_ids=(),
+                       seeds=[1, 2], sampling=Sampling(), batch_size=2,
+                       prefill_chunk=chunk)  # fmt: skip
+    completions = jnp.asarray([g.tokens for g in replies])[:, None]
+    got = score_groups(ckpt.model, ckpt.params, *map(jnp.asarray, left_pad(prompts, 2, 24)),
+                       completions, jnp.ones((2, 1, 6), bool))  # fmt: skip
+    np.testing.assert_allclose(got[:, 0], [g.logprobs for g in replies], atol=1e-5)
 
 
 def test_a_prompt_s_work_is_done_once_a_group():
