@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
             (row["benchmark"], _print_verdict(row, verdict))
             for row, verdict in zip(rows, verdicts, strict=True)
         ]
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for line in counts(counted):
@@ -78,7 +78,7 @@ def read_rows(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise ValueError(f"{where}: expected one JSON object a line, got {error}") from error
+                raise ValueError(f"{where}: expected a JSON object a line, got {error}") from error
             if not isinstance(row, dict):
                 raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
             absent = [key for key in ("benchmark", "completion") if key not in row]
@@ -154,7 +154,8 @@ def counts(counted: list[tuple[str, Judged]]) -> Iterator[dict[str, Any]]:
     """One line per benchmark, in the order of first appearance: n, outcomes of both readings."""
     for benchmark in dict.fromkeys(name for name, _ in counted):
         judged = [verdict for name, verdict in counted if name == benchmark]
-        line = {"benchmark": benchmark, "n": len(judged), "counts": _count(j.outcome for j in judged)}
+        line: dict[str, Any] = {"benchmark": benchmark, "n": len(judged)}
+        line["counts"] = _count(j.outcome for j in judged)
         line["cannot_compare"] = sum(j.cannot_compare for j in judged)
         answered = len(judged) - line["counts"]["missing"]
         right = line["counts"]["correct"]

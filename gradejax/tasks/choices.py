@@ -31,7 +31,7 @@ from gradejax.tasks.reading import (
 LETTERS = string.ascii_uppercase
 SEVERAL = "?"  # a statement that claims more than one option
 
-_OPENING = r"[\s*_`\"'“”(\[{$]{0,12}(?:\\[(\[]\s{0,4})?"
+_OPENING = r"[\s*_`\"'“”(\[{$<]{0,12}(?:\\[(\[]\s{0,4})?"
 _COMMAND = r"(?:\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|bf|rm|mbox)\s?\{?)?"
 _HEDGE = (
     r"(?:(?:therefore|thus|hence|then|clearly|indeed|simply|just|likely|most likely|probably|"
@@ -41,7 +41,8 @@ _HEDGE = (
 _NAMED = r"(?:(?:the )?(?:option|choice|letter|answer)\s{1,3}[:]?)?"
 _LEAD = re.compile(
     rf"{_OPENING}{_HEDGE}{_OPENING}{_COMMAND}{_OPENING}{_NAMED}{_OPENING}{_COMMAND}{_OPENING}"
-    r"(?P<letter>[A-Za-z])(?![\w'’+#^]|-\w|\.[A-Za-z]\.|\s{0,2}[=<>≈])(?P<after>.*)",
+    r"(?P<letter>[A-Za-z])(?![\w+#^]|['’][A-Za-z]|-\w|\.[A-Za-z]\.|\s{0,2}[=<≈])"
+    r"(?P<after>.*)",
     re.IGNORECASE | re.DOTALL,
 )
 _DIGIT_LEAD = re.compile(
@@ -61,7 +62,7 @@ _MORE_LETTERS = re.compile(
     r"(?:(?:option|choice|answer|letter)\s{1,3})?(?:\\\w{1,8}\{)?[(\[*_${\\]{0,6}"
     r"(?P<other>[A-Za-z])(?![\w'’-]))+[)\]}*_$\\]{0,8}\s{0,3}(?:[.!?,\n)]|$|(?:are|is|both|seem))"
 )
-_BARE_END = re.compile(r"[\s)\]}*_`\"'”$.,:;!\\]*(?:$|\n|[.:;,)]\s)")
+_BARE_END = re.compile(r"[\s)\]}>*_`\"'”$.,:;!\\]*(?:$|\n|[.:;,)]\s)")
 _QUICK_CUE = re.compile(
     # "B is the correct answer", "(B) is right"
     r"(?P<before>(?:\b(?:nor|neither|either|not|or|and|whether|if|both|statements?)\b|,)\s{1,3})?"
@@ -78,14 +79,14 @@ _QUICK_CUE = re.compile(
     r"|(?:final|correct|right|best|my)?\s?(?:choice|option|selection|letter):)"
     r"\s{1,3}(?=(?:(?:the )?(?:option|choice|letter|answer)\s)?[(\[*_$\\\"'`]{0,6}"
     r"(?:\w{4,6}\{)?[(]?[A-Za-z](?![\w'’])))"
-    # "Answer (B)", "the answer, (B)"
-    r"|\banswer\s?,?\s{1,2}(?P<bracket>\([A-Z]\))",
+    # "Answer (B)", "the answer, (B)", "Answer - B", "I would answer B."
+    r"|\banswer(?:\s?,?\s{1,2}|\s?[-–—]\s?)(?P<bracket>\([A-Z]\)|[A-Z](?=\.?\s{0,3}(?:\n|$)))",
     re.IGNORECASE,
 )
 # A line that is nothing but a letter, or names it as the conclusion: "So it is (B)."
 _LETTER_LINE = re.compile(
-    r"(?:(?:so|therefore|thus|hence|finally|in conclusion)\b[,:]?\s{0,3})?"
-    r"(?:it(?:['’]s|\s+is|\s+must be)\s{1,3})?(?:the\s)?(?:(?:option|choice|letter)\s{0,3}:?)?"
+    r"(?i:(?:(?:so|therefore|thus|hence|finally|in conclusion)\b[,:]?\s{0,3})?"
+    r"(?:it(?:['’]s|\s+is|\s+must be)\s{1,3})?(?:the\s)?(?:(?:option|choice|letter)\s{0,3}:?)?)"
     r"[\s*_`\"'“”(\[{$>#-]{0,12}(?:\\[(\[])?(?:\\\w{2,8}\{)?[(]?([A-Z])[)]?\}?"
     r"[\s*_`\"'“”)\]}$.!\\]{0,12}"
 )
@@ -212,7 +213,7 @@ def _read_quick(match: re.Match, text: str) -> str | None:
         before = text[max(0, start - 24) : start]
         if re.search(r"(?:not|n['’]t|never|to|would you|did you)\s+(?:\w+\s+)?$", before, re.I):
             return None
-    if match["told"] and re.search(r"[a-z]", told.strip("()[]*_\"'`. ")[-1:]):
+    if not match["pick"] and re.search(r"[a-z]", told.strip("()[]*_\"'`. ")[-1:]):
         return None
     statement = Stated(start, told, bool(match["pick"] or match["bracket"]), match.end())
     lead = _LEAD.match(told)
@@ -234,6 +235,7 @@ def _read(stated: Stated, example: Example) -> str | None:
     meant = lead and _letter_is_meant(lead, stated.colon)
     # an option may be called "I and II", and of the options C, N, O the letter C is the third
     alone = meant and _BARE_END.fullmatch(lead["after"])
+    alone = alone and lead["letter"].upper() in option_letters(example)
     by_text = None if alone else letter_of_text(text, example)
     if by_text:
         return by_text
@@ -272,7 +274,8 @@ def _whole_reply(text: str, example: Example) -> str | None:
         whole = boxed[-1].text
     bare = re.fullmatch(r"[\s*_(\[{$]*([A-Za-z])[\s*_)\]}$.:]*", whole)
     if bare:
-        return bare[1].upper()
+        letter = bare[1].upper()
+        return letter if letter in option_letters(example) else letter_of_text(whole, example)
     labelled = _LABELLED_LINE.fullmatch(whole)
     if labelled and letter_of_text(labelled[2], example) == labelled[1]:
         return labelled[1]
@@ -280,7 +283,10 @@ def _whole_reply(text: str, example: Example) -> str | None:
 
 
 def _by_digit_alone(text: str, example: Example) -> str | None:
-    return _by_digit(text, example) if re.fullmatch(r"[\s(\[*_]*[1-9][\s)\]*_.:]*", text) else None
+    alone = re.fullmatch(
+        r"(?i:the )?(?i:option|choice)?[\s(\[*_]{0,9}[1-9][\s)\]*_.:]{0,9}", text
+    )
+    return _by_digit(text, example) if alone else None
 
 
 def _line(text: str, example: Example) -> str | None:

@@ -56,8 +56,8 @@ _GROUP_MARK = re.compile(
     r"(?<=\d)(?:\{,\}|\\,|\\!|,\\!|\\ |[\u2009\u202f\u00a0'’])(?=\d{3}(?!\d))"
 )
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s?\{([^{}\\]{0,200})\}")
-_FRACTION = re.compile(r"\\[dtc]?frac\s?\{(-?[\d.,]{1,300})\}\s?\{([\d.,]{1,300})\}")
-_SHORT_FRACTION = re.compile(r"\\[dtc]?frac\s?(\d)\s?(\d)")
+_FRACTION = re.compile(r"(-\s?)?\\[dtc]?frac\s?\{(-?[\d.,]{1,300})\}\s?\{([\d.,]{1,300})\}")
+_SHORT_FRACTION = re.compile(r"(-\s?)?\\[dtc]?frac\s?(\d)\s?(\d)")
 _DEGREES = re.compile(r"\^\{?\\circ\}?|°|\\?%")
 _MARKS = re.compile(r"\\[()\[\]]|\\left|\\right|\\[,;:! ]|(?:\b(?:US|CA|AU|NZ|HK))?\\?\$|[€£¥₹]"
                     r"|(?<!\d)\*\*|\*\*(?!\d)|`")  # fmt: skip
@@ -75,11 +75,16 @@ def clean(text: str) -> str:
     text = _GROUP_MARK.sub(",", text)
     if "\\" in text:
         text = _TEXT_COMMAND.sub(r" \1 ", text)
-        text = _FRACTION.sub(r" \1/\2 ", text)
-        text = _SHORT_FRACTION.sub(r" \1/\2 ", text)
+        text = _FRACTION.sub(_slashed, text)
+        text = _SHORT_FRACTION.sub(_slashed, text)
     text = _DEGREES.sub(" ", text)
     text = _MARKS.sub("", text)
     return _WORD_SIGN.sub("-", text).strip()
+
+
+def _slashed(match: re.Match) -> str:
+    negative = "-" in (match[1] or "") or match[2].startswith("-")
+    return f" {'-' if negative else ''}{match[2].lstrip('-')}/{match[3]} "
 
 
 def read_number(text: str) -> str | None:
@@ -126,6 +131,10 @@ def leads_with_number(text: str) -> bool:
 
 def last_number(text: str) -> str | None:
     """The last number of free text, as `parse` reads it, or None."""
+    if len(text) < 60 and leads_with_number(text):  # nothing but a number: "-1 234.5 kg"
+        whole = read_number(text)
+        if whole is not None:
+            return whole
     # most replies end in their number: a window is tried first, cut where no number can begin
     for size in (400, len(text)):
         window = text[-size:]
@@ -136,7 +145,7 @@ def last_number(text: str) -> str | None:
         for found in _numbers(window):  # noqa: B007  the last match is wanted
             pass
         if found:
-            return _plain(found, _negative(window, found.start()), "")
+            return _plain(found, _negative(window, found.start()), window[found.end() :])
     return None
 
 

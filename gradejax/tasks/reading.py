@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 # Words that announce an answer. A convention, not a fact: extend it for other languages.
 CUE_WORDS = (
-    "answer", "correct choice", "correct option", "right choice", "right option", "best choice",
+    "answer", "ans", "correct choice", "correct option", "right choice", "right option", "best choice",
     "best option", "final choice", "antwort", "antwoord", "respuesta", "réponse", "reponse",
     "resposta", "risposta", "odpowiedź", "svar", "ответ", "答案", "答え", "정답",
 )  # fmt: skip
@@ -35,7 +35,7 @@ def _alternatives(words: tuple[str, ...], before: str, after: str) -> str:
 
 _CUE = re.compile(
     _alternatives(CUE_WORDS, r"(?<![^\W_])", "")
-    + r"(?: choice| option| letter)?(?: (?:to|for) [^.:\n]{1,80}?)?[ \t*_\"'`]{0,8}"
+    + r"(?: choice| option| letter| correcta| correcte| correta| corretta)?(?: (?:to|for) [^.:\n]{1,80}?)?[ \t*_\"'`]{0,8}"
     + "(?:"
     + _alternatives(CUE_VERBS, r"(?<![^\W\d_])", r"(?![^\W\d_])")
     + r"[ \t*_]{0,8}(?P<colon>[:\uff1a])?|(?P<only_colon>[:\uff1a=→]|=>|->))",
@@ -49,7 +49,7 @@ _HEADING = re.compile(
 # The form our prompts ask for, written as asked: capitals, at the start of a line.
 _ASKED = re.compile(r"^[ \t>*_#\-]{0,16}(?:FINAL )?ANSWER[ \t*_]{0,8}[:\uff1a](.*)$", re.MULTILINE)
 # A prompt echoed back ("ANSWER: <value>") states nothing.
-_PLACEHOLDER = re.compile(r"^[<\[(]?<[A-Za-z _-]{1,30}>")
+_PLACEHOLDER = re.compile(r"^[<\[(]?<[A-Za-z _-]{2,30}>")
 _BOX_TOKEN = re.compile(
     r"\\{1,4}(?:boxed|fbox|framebox)(?:\s{0,4}(?P<box>\{)|\s{1,4}(?P<bare>[^\s${}\\]{1,60}))"
     r"|\\.|[{}]",
