@@ -1,4 +1,4 @@
-"""What `experiments.grade` needs to know of a question: its kind of answer, its options, its gold."""
+"""What `experiments.grade` must know of a question: its kind of answer, its options, its gold."""
 
 import json
 import os

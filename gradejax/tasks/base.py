@@ -115,6 +115,8 @@ def after_thinking(text: str) -> str | None:
     not an answer. A closing tag alone counts (chat templates that open the thought put the opening
     tag in the prompt); text without tags is returned whole. Idempotent.
     """
+    if not any(mark in text for mark in "<[◁"):
+        return text
     closes = list(_THINKING_CLOSE.finditer(text))
     rest = text[closes[-1].end() :] if closes else text
     return None if _THINKING_OPEN.search(rest) else rest

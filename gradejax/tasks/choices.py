@@ -63,26 +63,35 @@ _MORE_LETTERS = re.compile(
     r"(?P<other>[A-Za-z])(?![\w'’-]))+[)\]}*_$\\]{0,8}\s{0,3}(?:[.!?,\n)]|$|(?:are|is|both|seem))"
 )
 _BARE_END = re.compile(r"[\s)\]}>*_`\"'”$.,:;!\\]*(?:$|\n|[.:;,)]\s)")
-_QUICK_CUE = re.compile(
-    # "B is the correct answer", "(B) is right"
+# "B is the correct answer", "(B) is right"
+_TOLD = re.compile(
     r"(?P<before>(?:\b(?:nor|neither|either|not|or|and|whether|if|both|statements?)\b|,)\s{1,3})?"
     r"(?<![\w'’-])(?P<told>(?:(?:option|choice|letter|answer)\s{1,3})?[(\[*_\"'`]{0,4}[A-Z]"
     r"[)\]*_\"'`.]{0,4})\s{1,2}(?:is|would be|must be|should be|has to be)\s{1,2}"
     r"(?:(?:therefore|thus|clearly|definitely|indeed|probably|likely|most likely)\s{1,2})?"
     r"(?:(?:the|our|my)\s{1,2}(?:(?:only|single|most)\s{1,2})?"
     r"(?:(?:final|correct|right|best|appropriate|suitable|likely)\s{1,2}(?:answer|option|choice|one)"
-    r"|answer|choice)\b|(?:correct|right)(?![-\w]|\s(?:if|when|about|that|in|only|but)\b))"
-    # "I choose B", "my pick is B", "I would go with (B)"
-    r"|\b(?P<pick>(?:choose|pick|select|go with|going with|opt for|vote for|settle on|chose|picked"
+    r"|answer|choice)\b|(?:correct|right)(?![-\w]|\s(?:if|when|about|that|in|only|but)\b))",
+    re.IGNORECASE,
+)
+# "I choose B", "my pick is B", "I would go with (B)"; "Answer (B)", "Answer - B", "I answer B."
+_PICKED = re.compile(
+    r"\b(?P<pick>(?:choose|pick|select|go with|going with|opt for|vote for|settle on|chose|picked"
     r"|selected|my (?:choice|pick|guess|selection|option) (?:is|would be):?"
     r"|(?:correct|right|best|final) (?:one|letter|selection) (?:is|would be):?"
     r"|(?:final|correct|right|best|my)?\s?(?:choice|option|selection|letter):)"
     r"\s{1,3}(?=(?:(?:the )?(?:option|choice|letter|answer)\s)?[(\[*_$\\\"'`]{0,6}"
     r"(?:\w{4,6}\{)?[(]?[A-Za-z](?![\w'’])))"
-    # "Answer (B)", "the answer, (B)", "Answer - B", "I would answer B."
     r"|\banswer(?:\s?,?\s{1,2}|\s?[-–—]\s?)(?P<bracket>\([A-Z]\)|[A-Z](?=\.?\s{0,3}(?:\n|$)))",
     re.IGNORECASE,
 )
+# Plain searches that come first, since both patterns are tried at every place of a reply.
+_TOLD_GATE = re.compile(r"[A-Z][)\]*_\"'`.]{0,4}\s{1,2}(?:is|would|must|should|has)\s")
+_PICKED_GATE = (
+    "answer", "choose", "pick", "select", "chose", "go with", "going with", "opt for", "vote for",
+    "settle on", "choice:", "option:", "letter:", "letter is", "letter would", "one is",
+    "one would", "choice is", "choice would", "option is", "option would", "guess",
+)  # fmt: skip
 # A line that is nothing but a letter, or names it as the conclusion: "So it is (B)."
 _LETTER_LINE = re.compile(
     r"(?i:(?:(?:so|therefore|thus|hence|finally|in conclusion)\b[,:]?\s{0,3})?"
@@ -198,33 +207,42 @@ def _said(text: str, example: Example) -> list[tuple[int, str]]:
 
 def _quick(text: str) -> str | None:
     """The letter of the last "B is correct", "I choose B" and the like."""
-    letter = None
-    for match in _QUICK_CUE.finditer(text):
-        letter = _read_quick(match, text) or letter
-    return letter
+    found = []
+    if _TOLD_GATE.search(text):
+        found += _TOLD.finditer(text)
+    lowered = text.lower()
+    if any(word in lowered for word in _PICKED_GATE):
+        found += _PICKED.finditer(text)
+    for match in sorted(found, key=re.Match.start, reverse=True):
+        letter = _read_quick(match, text)
+        if letter:
+            return letter
+    return None
 
 
 def _read_quick(match: re.Match, text: str) -> str | None:
-    if match["before"]:  # "neither A nor B is correct"
+    groups = match.groupdict()
+    if groups.get("before"):  # "neither A nor B is correct"
         return None
-    start, told = match.start(), match["told"] or match["bracket"]
-    if match["pick"]:
+    picked = bool(groups.get("pick"))
+    start, told = match.start(), groups.get("told") or groups.get("bracket")
+    if picked:
         told = text[match.end() : match.end() + MAX_STATEMENT].split("\n", 1)[0]
         before = text[max(0, start - 24) : start]
         if re.search(r"(?:not|n['’]t|never|to|would you|did you)\s+(?:\w+\s+)?$", before, re.I):
             return None
-    if not match["pick"] and re.search(r"[a-z]", told.strip("()[]*_\"'`. ")[-1:]):
+    elif re.search(r"[a-z]", told.strip("()[]*_\"'`. ")[-1:]):
         return None
-    statement = Stated(start, told, bool(match["pick"] or match["bracket"]), match.end())
+    statement = Stated(start, told, not groups.get("told"), match.end())
     lead = _LEAD.match(told)
     if not lead or is_withdrawn(statement, text):
         return None
-    if match["pick"] and lead["letter"].islower() and lead["after"][:1] != ")":
-        return None
-    if match["pick"] and not _letter_is_meant(lead, True):
-        return None
-    if match["pick"] and _MORE_LETTERS.match(lead["after"]):
-        return SEVERAL
+    if picked:
+        bare = lead["letter"].islower() and lead["after"][:1] != ")"
+        if bare or not _letter_is_meant(lead, True):
+            return None
+        if _MORE_LETTERS.match(lead["after"]):
+            return SEVERAL
     return lead["letter"].upper()
 
 

@@ -108,6 +108,8 @@ def _taken_back_until(spoken: list[Stated], text: str) -> int:
 def _value_of(statement: tuple[int, tuple[str, ...]]) -> str | None:
     """One number, or, where boxes of one statement hold different things, all of their text."""
     answers = [_number_or_text(content) for content in statement[1]]
+    if len(answers) == 1:
+        return answers[0]
     values = {decimal_text(parse(a)) if a and parse(a) is not None else a for a in answers}
     return answers[-1] if len(values) == 1 else " and ".join(filter(None, answers))
 

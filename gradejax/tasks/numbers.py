@@ -5,6 +5,7 @@ one decimal part, and keeps its sign. "1,050.50", "$1{,}050.5" and "2101/2" are 
 a formula is not fully understood (`2\sqrt{3}`, "18 or 20"), no number is picked out of it.
 """
 
+import functools
 import re
 from fractions import Fraction
 
@@ -187,6 +188,11 @@ def decimal_text(value: Fraction) -> str:
 def canonical_number(answer: str, example) -> str:
     """Exact decimal ("1050.5") or lowest-terms fraction ("1/3"); other text is normalised."""
     del example
+    return _canonical_number(answer)
+
+
+@functools.lru_cache(maxsize=4096)
+def _canonical_number(answer: str) -> str:
     value = parse(answer)
     return normalise(answer) if value is None else decimal_text(value)
 

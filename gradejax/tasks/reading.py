@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 # Words that announce an answer. A convention, not a fact: extend it for other languages.
 CUE_WORDS = (
-    "answer", "ans", "correct choice", "correct option", "right choice", "right option", "best choice",
+    "answer", "correct choice", "correct option", "right choice", "right option", "best choice",
     "best option", "final choice", "antwort", "antwoord", "respuesta", "réponse", "reponse",
     "resposta", "risposta", "odpowiedź", "svar", "ответ", "答案", "答え", "정답",
 )  # fmt: skip
@@ -35,7 +35,8 @@ def _alternatives(words: tuple[str, ...], before: str, after: str) -> str:
 
 _CUE = re.compile(
     _alternatives(CUE_WORDS, r"(?<![^\W_])", "")
-    + r"(?: choice| option| letter| correcta| correcte| correta| corretta)?(?: (?:to|for) [^.:\n]{1,80}?)?[ \t*_\"'`]{0,8}"
+    + r"(?: choice| option| letter| correcta| correcte| correta| corretta)?"
+    + r"(?: (?:to|for) [^.:\n]{1,80}?)?[ \t*_\"'`]{0,8}"
     + "(?:"
     + _alternatives(CUE_VERBS, r"(?<![^\W\d_])", r"(?![^\W\d_])")
     + r"[ \t*_]{0,8}(?P<colon>[:\uff1a])?|(?P<only_colon>[:\uff1a=→]|=>|->))",
@@ -196,7 +197,12 @@ def cues(text: str) -> Iterator[Stated]:
 
     After a colon at the end of a line, and after a heading, the next non-empty line is meant.
     """
-    for match in _CUE.finditer(text):
+    # the pattern is tried at every place, a plain search is not: most replies have few cue words
+    lowered = text.lower()
+    first = min((i for word in CUE_WORDS if (i := lowered.find(word)) >= 0), default=None)
+    if first is None:
+        return
+    for match in _CUE.finditer(text, first if len(lowered) == len(text) else 0):
         colon = bool(match["colon"] or match["only_colon"])
         window = text[match.end() : match.end() + MAX_STATEMENT]
         line = window.split("\n", 1)[0]
