@@ -266,7 +266,7 @@ def _line(text: str, example: Example) -> str | None:
 
 
 def _of_line(line: str, example: Example) -> str | None:
-    line = line.strip()[:MAX_STATEMENT]
+    line = line.strip()[: 5 * MAX_STATEMENT]
     bare = LETTER_LINE.fullmatch(line)
     if bare:
         return bare[1]

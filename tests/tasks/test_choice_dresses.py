@@ -10,6 +10,7 @@ _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa"
 GREEK = Example("c", "?", tuple(_GREEK.split(" ")), "B")
 DIGIT_LABELS = Example("c", "?", GREEK.choices[:4], "C", meta={"labels": ("1", "2", "3", "4")})
 NUMBERS = Example("c", "?", ("12", "1,200", "3.5", "0.25"), "B")
+SIGNED = Example("c", "?", ("1", "-3", "-1", "1/e"), "C")
 ELEMENTS = Example("c", "?", ("C", "N", "O", "H"), "C")
 ROMAN = Example("c", "?", ("I only", "II only", "I and II only", "I, II, and III"), "C")
 
@@ -184,6 +185,13 @@ def test_a_letter_is_a_label_before_it_is_a_text(text, want):
 )
 def test_options_that_begin_with_a_letter(text, want):
     assert letter(text, ROMAN) == want
+
+
+def test_a_letter_before_a_number_is_not_overruled_by_the_number():
+    # "(C) -1" once matched option A: the only number in it, its sign taken for a dash
+    assert letter("The answer is (C) -1.", SIGNED) == "C"
+    assert letter("**D. 1/e**", SIGNED) == "D"
+    assert letter("The answer is -3.", SIGNED) == "B"
 
 
 def test_a_withdrawn_letter_is_no_answer_and_the_strict_reading_takes_marks_only():
