@@ -244,9 +244,7 @@ def _whole_reply(text: str, example: Example) -> str | None:
 
 
 def _by_digit_alone(text: str, example: Example) -> str | None:
-    alone = re.fullmatch(
-        r"(?i:the )?(?i:option|choice)?[\s(\[*_]{0,9}[1-9][\s)\]*_.:]{0,9}", text
-    )
+    alone = re.fullmatch(r"(?i:the )?(?i:option|choice)?[\s(\[*_]{0,9}[1-9][\s)\]*_.:]{0,9}", text)
     return _by_digit(text, example) if alone else None
 
 

@@ -53,9 +53,7 @@ _FILLER = re.compile(
 )
 
 _MINUS = re.compile("[\u2212\u2013\ufe63\uff0d]")
-_GROUP_MARK = re.compile(
-    r"(?<=\d)(?:\{,\}|\\,|\\!|,\\!|\\ |[\u2009\u202f\u00a0'’])(?=\d{3}(?!\d))"
-)
+_GROUP_MARK = re.compile(r"(?<=\d)(?:\{,\}|\\,|\\!|,\\!|\\ |[\u2009\u202f\u00a0'’])(?=\d{3}(?!\d))")
 _TEXT_COMMAND = re.compile(
     r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s?\{((?:[^{}]|\{[^{}]{0,50}\}){0,200})\}"
 )
