@@ -137,11 +137,13 @@ MEGABYTES = (
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_megabyte_of_anything_takes_no_seconds(kind):
-    """Linear patterns: the same text ten times as long takes about ten times as long, not 100."""
+    """All patterns are linear: one on backslashes was not."""
     rng = random.Random(0)
     noise = bytes(rng.randrange(256) for _ in range(10**6)).decode("latin1")
-    for text in (noise, *(unit * (10**6 // len(unit)) for unit in MEGABYTES)):
+    worst = ("\\", "\\boxed{", "answer to x ", "9", "(")
+    sizes = [(unit, 10**6 if unit in worst else 10**5) for unit in MEGABYTES]
+    for text in (noise, *(unit * (size // len(unit)) for unit, size in sizes)):
         start = time.process_time()
         judge(kind, text)
         # 2 s here at most; a quadratic pattern took 69 s for a fifth of this length
-        assert time.process_time() - start < 15, text[:20]
+        assert time.process_time() - start < 10, text[:20]
