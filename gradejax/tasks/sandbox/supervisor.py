@@ -1,0 +1,268 @@
+"""The sandbox's own process: starts cage and trial, watches the limits, ends everything.
+
+Started afresh for each check with a job on standard input; writes one JSON line. It is single
+threaded, runs neither tests nor program, and lives until the last descendant is gone.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import stat
+import sys
+import time
+
+import confine
+import seal
+import trial
+import wire
+
+_TICK_S = .05
+# A tick that took longer was a pause of the whole machine or of this process (SIGSTOP, a suspended
+# laptop): the program is not charged for it.
+_LONGEST_TICK_S = .5
+_OWN_MEMORY = 64 << 20  # of the cage's own two processes, shared pages counted twice
+_START_S = 20.0  # for an interpreter to start on a busy machine
+
+
+def main() -> None:
+    job = json.loads(sys.stdin.buffer.read())
+    os.umask(0o077)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
+    seal.prctl(seal.PR_SET_DUMPABLE, 0)  # the tests are in this memory
+    seal.prctl(seal.PR_SET_CHILD_SUBREAPER, 1)
+    limits = job["limits"]
+    reasons = []
+    for level in confine.LEVELS[0 if limits["namespaces"] else 1 :]:
+        cage = Cage(level, job)
+        try:
+            problem = cage.start()
+            if problem is None:
+                result = judge(job, cage)
+                break
+            reasons.append(f"{level}: {problem}")
+        finally:
+            cage.end()
+    else:
+        result = {"outcome": "missing", "reason": "no sandbox here: " + "; ".join(reasons)}
+    holds = {"network": False, "files": False, "processes": False} | (cage.holds or {})
+    result |= {"level": level, "holds": holds, "weaker_because": reasons}
+    result["output"] = cage.output[:2000].decode("utf-8", "replace")
+    sys.stdout.write(json.dumps(result))
+    sys.stdout.flush()
+
+
+class Cage:
+    """One program's process, its pipes and what it used."""
+
+    def __init__(self, level: str, job: dict):
+        self.level, self.job = level, job
+        self.holds = None  # what the level keeps, once known
+        self.output = b""  # the head of what was printed
+        self.printed = 0  # bytes, of all
+        self.elapsed = 0.0  # seconds, pauses left out
+        self.seconds = _START_S  # what elapsed may be
+        self.trusted = set()  # descendants that are not the program's
+        self._last = time.monotonic()
+        self._open = []
+
+    def pipe(self):
+        ends = os.pipe()
+        self._open += ends
+        return ends
+
+    def close(self, *fds):
+        for fd in fds:
+            self._open.remove(fd)
+            os.close(fd)
+
+    def start(self) -> str | None:
+        """Starts the program's interpreter; returns None, or why this level cannot be had."""
+        if self.level == "basic":
+            os.mkdir(self.job["home"], 0o700)
+        calls_read, self.calls = self.pipe()
+        self.replies, replies_write = self.pipe()
+        self.printing, output_write = self.pipe()
+        status_read, status_write = self.pipe()
+        if os.fork() == 0:
+            self._start_child(calls_read, replies_write, output_write, status_write)
+        self.close(calls_read, replies_write, output_write, status_write)
+        report = b""
+        while part := os.read(status_read, 4096):  # ends when the interpreter takes over
+            report += part
+        self.close(status_read)
+        # two lines when it failed after it had said what holds
+        said = json.loads((report.splitlines() or [b'{"error": "the process ended"}'])[-1])
+        if "error" in said:
+            return said["error"]
+        self.holds = said
+        while not (problem := self.tick([self.replies])):
+            if self.ready:
+                try:
+                    wire.read_frame(self.replies, 100)
+                    return None
+                except (EOFError, OSError, ValueError):
+                    break
+        self.tick([])
+        printed = self.output[-300:].decode(errors="replace")
+        return f"the interpreter did not start ({problem}): {printed!r}"
+
+    def _start_child(self, calls, replies, output, status):
+        def report(said):
+            os.write(status, json.dumps(said).encode() + b"\n")
+
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            confine.start(self.level, self.job, calls, replies, output, report)
+        except BaseException as error:
+            report({"error": f"{type(error).__name__}: {error}"})
+        finally:
+            os._exit(70)
+
+    def tick(self, watched: list[int]) -> str | None:
+        """Waits up to a tick for `watched` (the readable ones are then in `ready`) and looks after
+        the program: returns None or the limit that it broke."""
+        poller = select.poll()
+        for fd in {*watched, self.printing} & set(self._open):
+            poller.register(fd, select.POLLIN)
+        poller.register(1, 0)  # our reader's end
+        events = dict(poller.poll(_TICK_S * 1000))
+        now = time.monotonic()
+        self.elapsed += min(now - self._last, _LONGEST_TICK_S)
+        self._last = now
+        self.ready = [fd for fd in watched if fd in events]
+        if 1 in events:
+            return "nobody waits for the verdict"
+        if self.printing in events:
+            part = os.read(self.printing, 1 << 16)
+            self.output = (self.output + part)[:1 << 16]
+            self.printed += len(part)
+            if not part:
+                self.close(self.printing)
+        limits = self.job["limits"]
+        if self.printed > limits["output"]:
+            return f"output: it printed over {limits['output']} bytes"
+        if self.elapsed > self.seconds:
+            return f"timeout: over {self.seconds:g} s"
+        if not self.ready:
+            return self._memory() or self._disk()
+        return None
+
+    def _memory(self):
+        page = resource.getpagesize()
+        used = 0
+        for pid in set(descendants(os.getpid())) - self.trusted:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+                    used += int(file.read().split()[1]) * page
+        limit = self.job["limits"]["memory"]
+        # each process has `limit` of addresses; together they have as much of real memory
+        if used > limit + _OWN_MEMORY:
+            return f"memory: over {limit >> 20} MiB in all its processes"
+        return None
+
+    def _disk(self):
+        if self.level != "basic":
+            return None  # a tmpfs of that size
+        used = files = 0
+        for folder, _, names in os.walk(self.job["home"]):
+            for name in names:
+                files += 1
+                with contextlib.suppress(OSError):
+                    used += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            if used > self.job["limits"]["disk"] or files > 4096:
+                return "disk: it wrote too much or too many files"
+        return None
+
+    def end(self) -> None:
+        """Ends every descendant, reaps them all and removes what they left."""
+        end_descendants()
+        for fd in tuple(self._open):
+            self.close(fd)
+        if self.level == "basic":
+            remove(self.job["home"])
+
+
+def judge(job: dict, cage: Cage) -> dict:
+    """Runs the trial against the started cage until there is a verdict or a limit is broken."""
+    cage.elapsed, cage.seconds = 0.0, job["limits"]["seconds"]
+    verdict_read, verdict_write = cage.pipe()
+    pid = os.fork()
+    if pid == 0:
+        seal.prctl(seal.PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.close(1)
+        cpu = job["limits"]["cpu_seconds"] + 5
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+        trial.become(job, cage.calls, cage.replies, verdict_write)
+    cage.trusted.add(pid)
+    cage.close(verdict_write)
+    while True:
+        broken = cage.tick([verdict_read])
+        if broken:
+            return {"outcome": "wrong", "reason": broken, "seconds": cage.elapsed}
+        if cage.ready:
+            try:
+                result = wire.read_frame(verdict_read, 64 << 20)
+            except EOFError:
+                result = {"outcome": "wrong", "reason": "the trial broke down on the reply"}
+            return result | {"seconds": cage.elapsed}
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes under `pid`, nearest first."""
+    found, front = [], [pid]
+    while front:
+        front = [child for parent in front for child in _children(parent)]
+        found += front
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with (
+                contextlib.suppress(OSError),
+                open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file,
+            ):
+                found += map(int, file.read().split())
+    return found
+
+
+def end_descendants() -> None:
+    """Kills and reaps until no descendant is left; orphans come to this process (subreaper).
+
+    Returns after 10 s at the latest: a process in an uninterruptible wait cannot be ended sooner.
+    """
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none can breed meanwhile
+            for pid in descendants(os.getpid()):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, number)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(.001)
+
+
+def remove(folder: str) -> None:
+    """Removes `folder` whatever modes its owner gave to what is in it; follows no link."""
+    for path, folders, _ in os.walk(folder):
+        for name in ["", *folders]:
+            inner = os.path.join(path, name) if name else path
+            with contextlib.suppress(OSError):
+                if stat.S_ISDIR(os.lstat(inner).st_mode):
+                    os.chmod(inner, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
