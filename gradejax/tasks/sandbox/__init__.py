@@ -21,9 +21,10 @@ caller, started afresh for each check:
   processes, and without the system calls that it has no business with (seccomp).
 
 Where the kernel or a container denies namespaces the level is "basic": Landlock, seccomp, limits and
-a search for descendants instead. `Result` says which level it was and what it kept. What neither
-namespace nor Landlock can protect is then said to be unprotected (`files_isolated` False, e.g. on
-kernels before 5.13): such a program reads and writes what its user may.
+a search for descendants instead. `Result` says which level it was and why not the better one. Where
+Landlock is missing too (kernels before 5.13) nothing could keep a program from its user's files: it
+is not run ("missing"), unless `Limits.files_may_be_open` says so, and `Result.files_isolated` is
+False then.
 
 **What it does not hold against.** Holes in the kernel: seccomp makes the target smaller, it is the
 same kernel all the same; run strangers' models on a machine you can lose. Timing and cache side

@@ -35,6 +35,8 @@ class Limits:
       packages: are installed packages visible? Off by default: they may hold a benchmark's own
         solutions, and what is installed must not decide a score.
       namespaces: False goes straight to the basic level.
+      files_may_be_open: True runs programs even where nothing can keep them from this user's files
+        (no namespaces, no Landlock). Never for a program started by root.
     """
 
     seconds: float = 10.0
@@ -46,6 +48,7 @@ class Limits:
     message: int = 8 << 20
     packages: bool = False
     namespaces: bool = True
+    files_may_be_open: bool = False
 
     def __post_init__(self):
         for name in ("seconds", "memory", "disk", "processes", "output", "message"):
@@ -155,9 +158,11 @@ def _supervise(job: dict, seconds: float) -> dict:
     try:
         # in short waits, so that a pause of this process (SIGSTOP) does not use up the whole time
         for _ in range(math.ceil(seconds)):
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 said, errors = process.communicate(message, timeout=1)
                 break
+            except subprocess.TimeoutExpired:
+                message = None  # it goes on with what it was given first
     finally:
         if process.returncode is None:
             process.terminate()  # it then ends what it started

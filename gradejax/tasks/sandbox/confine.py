@@ -50,33 +50,30 @@ def start(level: str, job: dict, calls: int, replies: int, output: int, report) 
         uid, others = _leave_root(job["home"], job["paths"]), 0
         if uid is not None and uid == os.getuid():
             others = _processes_of(uid)
-        holds = {
-            "network": False, "files": False, "processes": False, "uid": os.getuid(),
-        }  # fmt: skip
         os.setsid()
         os.chdir(job["home"])
         seal.prctl(seal.PR_SET_NO_NEW_PRIVS, 1)
         readable = [*_SYSTEM, *job["paths"], *_DEVICES[1:]]
-        version = seal.landlock(readable, [job["home"], "/dev/null"])
-        holds["files"] = version > 0
-        may_fork = os.getuid() != 0  # the kernel counts no processes of root
-        if os.getuid() == 0 and not version:
-            raise OSError("refused: would run a program as root with all files in reach")
-        holds["network"] = seal.seccomp(in_sight=True, may_fork=may_fork)
-        if not may_fork and not holds["network"]:
-            raise OSError("refused: would run a program as root with no limit on processes")
+        files = seal.landlock(readable, [job["home"], "/dev/null"]) > 0
+        root = os.getuid() == 0
+        if not files and (root or not limits["files_may_be_open"]):
+            raise OSError("refused: without Landlock all files would be in the program's reach")
+        # the kernel counts no processes of root, so a program that stays root may start none
+        if not seal.seccomp(in_sight=True, may_fork=not root):
+            raise OSError("refused: without seccomp signals and network would be open")
+        holds = {"network": True, "files": files, "processes": False}
         report(holds)
         _become(job, job["home"], others + limits["processes"], calls, replies, output)
     root = os.getuid() == 0
     seal.prctl(seal.PR_SET_PDEATHSIG, signal.SIGKILL)
     _unshare(root)
+    uid = _free_uid(os.getpid()) if root else _NOBODY
     first = os.fork()
     if first:
         os.closerange(0, 256)
         _, status = os.waitpid(first, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     seal.prctl(seal.PR_SET_PDEATHSIG, signal.SIGKILL)
-    uid = _free_uid(os.getppid()) if root else _NOBODY
     _mounts(job, uid)
     if root:
         _set_uid(uid)
@@ -93,7 +90,7 @@ def start(level: str, job: dict, calls: int, replies: int, output: int, report) 
     os.setsid()
     seal.prctl(seal.PR_SET_NO_NEW_PRIVS, 1)
     seal.seccomp(in_sight=False, may_fork=True)
-    report({"network": True, "files": True, "processes": True, "uid": uid})
+    report({"network": True, "files": True, "processes": True})
     _become(job, _HOME, limits["processes"] + 2, calls, replies, output)
 
 

@@ -37,7 +37,11 @@ CALLS = {
     "memfd_secret": (447, 447), "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186),
     "open_by_handle_at": (304, 265), "quotactl": (179, 60), "acct": (163, 89),
     "init_module": (175, 105), "finit_module": (313, 273), "kexec_load": (246, 104),
-    "capset": (126, 91),
+    "capset": (126, 91), "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53),
+    "fchmodat2": (452, 452), "chown": (92, None), "fchown": (93, 55), "lchown": (94, None),
+    "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None), "futimesat": (261, None),
+    "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
 }  # fmt: skip
 # Memory that no limit counts (memfd, System V), doors to other processes, and kernel parts that a
 # program under test never needs and that most exploits begin with.
@@ -49,10 +53,13 @@ ALWAYS_DENIED = (
     "shmget", "semget", "msgget", "open_by_handle_at", "quotactl", "acct", "init_module",
     "finit_module", "kexec_load",
 )  # fmt: skip
-# Without a process namespace the caller's own processes are in sight: no signals to them.
+# At the basic level the caller's own processes are in sight: no signals to them. So are files, and
+# Landlock does not hold back from changing their modes, owners and times.
 DENIED_IN_SIGHT = (
     "kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal",
-    "setpriority", "sched_setaffinity",
+    "setpriority", "sched_setaffinity", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown",
+    "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat", "utimensat", "setxattr",
+    "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr",
 )  # fmt: skip
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -83,8 +90,9 @@ def seccomp(in_sight: bool, may_fork: bool) -> bool:
     """Filters the system calls of this process and all its descendants, for ever.
 
     Args:
-      in_sight: other processes of the machine are visible; signals to them, and every socket, are
-        then refused. Else UNIX sockets are allowed (there is nobody to reach).
+      in_sight: the machine's other processes and files are visible (basic level); signals, changes
+        of modes and owners, and every socket are then refused. Else UNIX sockets are allowed (there
+        is nobody to reach).
       may_fork: False refuses new processes and threads (where no limit could count them).
     Returns: False when this machine's call numbers are not known or the kernel has no filters.
     Needs no_new_privs.

@@ -114,7 +114,9 @@ class Cage:
         def report(said):
             os.write(status, json.dumps(said).encode() + b"\n")
 
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # a first process without handlers cannot be signalled from inside its namespace
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
         try:
             confine.start(self.level, self.job, calls, replies, output, report)
         except BaseException as error:
