@@ -104,7 +104,7 @@ def _become(job, home, processes, calls, replies, output):
         os.dup2(fd, place, inheritable=True)
     os.closerange(5, 1 << 16)
     environment = {"HOME": home, "TMPDIR": home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
-    arguments = [job["python"], "-I", "-S", "-B", "-X", "utf8", "-c", job["source"]]
+    arguments = [job["python"], "-I", "-S", "-B", "-u", "-X", "utf8", "-c", job["source"]]
     for name, value in {
         "AS": limits["memory"], "CPU": limits["cpu_seconds"], "FSIZE": limits["disk"],
         "NPROC": processes, "NOFILE": 64, "CORE": 0, "MEMLOCK": 0, "MSGQUEUE": 0,

@@ -37,7 +37,8 @@ def find_code(reply: str, entry_point: str, prompt: str = "") -> str | None:
     if not blocks:
         first = next((line for line in reply.splitlines() if line.strip()), "")
         body = _continued(prompt, reply, entry_point) if first[:1] in " \t" else None
-        return body or _bare(reply, entry_point) or _continued(prompt, reply, entry_point)
+        body = body or _bare(reply, entry_point) or _continued(prompt, reply, entry_point)
+        return body or (reply if _is_program(reply) else None)
     complete = [code for block in blocks if (code := _parsable(block)) and _defines(code, entry_point)]
     # a reply may go on with a stub ("def f(x): ...") to show how the function is called
     written = [code for code in complete if not _is_stub(code, entry_point)]
@@ -174,9 +175,16 @@ def _is_stub(code: str, name: str) -> bool:
     if not nodes or not isinstance(nodes[-1], _DEFINITIONS):
         return not nodes
     return all(
-        isinstance(node, ast.Pass) or isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        isinstance(node, ast.Pass)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, (ast.Constant, ast.Name)))
         for node in nodes[-1].body
     )
+
+
+def _is_program(text: str) -> bool:
+    """Is `text` as a whole code that does something? (A word, alone, is an expression.)"""
+    tree = _tree(text)
+    return tree is not None and not all(isinstance(n, (ast.Expr, ast.Pass)) for n in tree.body)
 
 
 def _bare(text: str, entry_point: str) -> str | None:
@@ -206,6 +214,10 @@ def _continued(prompt: str, text: str, entry_point: str) -> str | None:
     for body in bodies:
         code = _parsable(head + body, own + 1)
         if code and _defines(code, entry_point) and not _is_stub(code, entry_point):
+            try:
+                compile(code, "<reply>", "exec", dont_inherit=True)
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue  # a `return` that the margin put outside the function
             return code
     return None
 

@@ -67,16 +67,16 @@ class Cage:
         self.seconds = _START_S  # what elapsed may be
         self.trusted = set()  # descendants that are not the program's
         self._last = time.monotonic()
-        self._open = []
+        self.open = []
 
     def pipe(self):
         ends = os.pipe()
-        self._open += ends
+        self.open += ends
         return ends
 
     def close(self, *fds):
         for fd in fds:
-            self._open.remove(fd)
+            self.open.remove(fd)
             os.close(fd)
 
     def start(self) -> str | None:
@@ -128,7 +128,7 @@ class Cage:
         """Waits up to a tick for `watched` (the readable ones are then in `ready`) and looks after
         the program: returns None or the limit that it broke."""
         poller = select.poll()
-        for fd in {*watched, self.printing} & set(self._open):
+        for fd in {*watched, self.printing} & set(self.open):
             poller.register(fd, select.POLLIN)
         poller.register(1, 0)  # our reader's end
         events = dict(poller.poll(_TICK_S * 1000))
@@ -139,11 +139,7 @@ class Cage:
         if 1 in events:
             return "nobody waits for the verdict"
         if self.printing in events:
-            part = os.read(self.printing, 1 << 16)
-            self.output = (self.output + part)[:1 << 16]
-            self.printed += len(part)
-            if not part:
-                self.close(self.printing)
+            self.read_output()
         limits = self.job["limits"]
         if self.printed > limits["output"]:
             return f"output: it printed over {limits['output']} bytes"
@@ -152,6 +148,14 @@ class Cage:
         if not self.ready:
             return self._memory() or self._disk()
         return None
+
+    def read_output(self) -> None:
+        """Reads what was printed once; blocks when there is nothing."""
+        part = os.read(self.printing, 1 << 16)
+        self.output = (self.output + part)[:1 << 16]
+        self.printed += len(part)
+        if not part:
+            self.close(self.printing)
 
     def _memory(self):
         page = resource.getpagesize()
@@ -182,7 +186,7 @@ class Cage:
     def end(self) -> None:
         """Ends every descendant, reaps them all and removes what they left."""
         end_descendants()
-        for fd in tuple(self._open):
+        for fd in tuple(self.open):
             self.close(fd)
         if self.level == "basic":
             remove(self.job["home"])
@@ -212,6 +216,8 @@ def judge(job: dict, cage: Cage) -> dict:
                 result = wire.read_frame(verdict_read, 64 << 20)
             except EOFError:
                 result = {"outcome": "wrong", "reason": "the trial broke down on the reply"}
+            if cage.printing in cage.open and select.select([cage.printing], [], [], 0)[0]:
+                cage.read_output()  # the pipe holds 64 KiB, so once is all
             return result | {"seconds": cage.elapsed}
 
 
