@@ -4,7 +4,15 @@ import pytest
 
 from gradejax.tasks.sandbox.find import find_code, preamble
 
-PROMPT = 'from typing import List\n\n\ndef total(xs: List[int]) -> int:\n    """ The sum of xs.\n    >>> total([1])\n    1\n    """\n'
+PROMPT = '''from typing import List
+
+
+def total(xs: List[int]) -> int:
+    """ The sum of xs.
+    >>> total([1])
+    1
+    """
+'''
 WHOLE = "def total(xs):\n    return sum(xs)"
 WITH_HELPER = "def plus(a, b):\n    return a + b\n\ndef total(xs):\n    return plus(xs[0], xs[1])"
 
@@ -30,25 +38,27 @@ REPLIES = {
     "unclosed with prose": f"```python\n{WHOLE}\n\nThis function adds all the numbers.",
     "fence opened by the prompt": f"{WHOLE}\n```\nThis is the solution.",
     "one line": "Use `total`: ```python def total(xs): return sum(xs)``` and be happy",
-    "prose around, no fence": f"The idea is simple.\n\n{WHOLE}\n\nIt runs in linear time, doesn't it?",
+    "prose around, no fence": f"The idea is simple.\n\n{WHOLE}\n\nIsn't that linear time?",
     "one word of prose below": f"{WHOLE}\n\nDone",
     "with its imports": f"from typing import List\nimport math\n\n{WHOLE}",
-    "uses the prompt's imports": "```python\ndef total(xs: List[int]) -> int:\n    return sum(xs)\n```",
+    "uses the prompt's imports": "```python\ndef total(xs: List[int]):\n    return sum(xs)\n```",
     "with helper": f"```python\n{WITH_HELPER}\n```",
-    "helper in a block of its own": "First a helper:\n```python\ndef plus(a, b):\n    return a + b\n```\n"
-    "and then\n```python\ndef total(xs):\n    return plus(xs[0], xs[1])\n```",
-    "helper in a later block": "```python\ndef total(xs):\n    return plus(xs[0], xs[1])\n```\nwith\n"
-    "```python\ndef plus(a, b):\n    return a + b\n```",
-    "import in an earlier block": "```python\nimport functools as f\n```\n```python\ndef total(xs):\n"
-    "    return f.reduce(int.__add__, xs)\n```",
+    "helper in a block of its own": "A helper:\n```python\ndef plus(a, b):\n    return a + b\n"
+    "```\nand then\n```python\ndef total(xs):\n    return plus(xs[0], xs[1])\n```",
+    "helper in a later block": "```python\ndef total(xs):\n    return plus(xs[0], xs[1])\n"
+    "```\nwith\n```python\ndef plus(a, b):\n    return a + b\n```",
+    "import in an earlier block": "```python\nimport functools as f\n```\n"
+    "```python\ndef total(xs):\n    return f.reduce(int.__add__, xs)\n```",
     "corrected": "```python\ndef total(xs):\n    return 0\n```\nThat is wrong. Better:\n"
     f"```python\n{WHOLE}\n```",
     "corrected, bare": f"def total(xs):\n    return 0\n\nNo, wait.\n\n{WHOLE}\n",
     "usage after it": f"```python\n{WHOLE}\n```\nUse it so:\n```python\nprint(total([1, 2]))\n```",
-    "shell and text blocks": f"```bash\npip install x\n```\n```python\n{WHOLE}\n```\n```text\n7\n```",
-    "stub after it": f"```python\n{WHOLE}\n```\nThe signature:\n```python\ndef total(xs):\n    ...\n```",
+    "shell and text blocks": f"```bash\npip install x\n```\n```python\n{WHOLE}\n```\n"
+    "```text\n7\n```",
+    "stub after it": f"```python\n{WHOLE}\n```\nThe signature:\n"
+    "```python\ndef total(xs):\n    ...\n```",
     "body": "    return sum(xs)\n",
-    "body, first margin lost": "result = 0\n    for x in xs:\n        result += x\n    return result",
+    "body, first margin lost": "n = 0\n    for x in xs:\n        n += x\n    return n",
     "body, all margin lost": "result = 0\nfor x in xs:\n    result += x\nreturn result",
     "body in a fence": "```python\n    return sum(xs)\n```",
     "body in a fence, no margin": "Fill in:\n```python\nreturn sum(xs)\n```",
@@ -75,7 +85,8 @@ def test_the_last_block_alone_would_be_wrong():
 
 
 def test_the_function_asked_for_is_taken_not_the_longest():
-    reply = f"```python\ndef totals(xss):\n    a = 1\n    b = 2\n    return a + b\n```\n```python\n{WHOLE}\n```"
+    longer = "def totals(xss):\n    a = 1\n    b = 2\n    return a + b"
+    reply = f"```python\n{longer}\n```\n```python\n{WHOLE}\n```"
     assert "totals" not in find_code(reply, "total", PROMPT)
 
 

@@ -27,7 +27,7 @@ assert add(2, 3) == MAGIC_EXPECTED
 assert add(-1, 1) == 0
 assert add(10, 4) == 14
 """
-LIMITS = dict(seconds=1.5, memory=256 << 20, disk=8 << 20, processes=12)
+LIMITS = {"seconds": 1.5, "memory": 256 << 20, "disk": 8 << 20, "processes": 12}
 LEVELS = ("namespaces", "basic")
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock")
 PR_SET_CHILD_SUBREAPER = 36
@@ -118,10 +118,12 @@ def test_a_hostile_program_is_wrong_and_stopped(corpus, name):
     result, seconds = corpus.results[name]
     assert result.outcome == "wrong", result
     said = re.search(r'Stopped by: ([^"\n]+)"', source(name, MARKER="", PORT="", ABSTRACT=""))
+    # at the basic level a program that has to stay root may start no process and change no mode
+    refused = "|Errno 1\\]|Errno 11\\]|new thread" if result.level == "basic" else ""
     if said:
-        assert re.search(said[1], result.reason), result
+        assert re.search(said[1] + refused, result.reason), result
     assert result.seconds < LIMITS["seconds"] + 1
-    # four at a time on a machine that others use as well; a program that is not stopped sleeps 300 s
+    # four at a time on a busy machine; a program that is not stopped sleeps 300 s
     assert seconds < 60, seconds
     assert len(result.output.encode()) <= 10_000
 

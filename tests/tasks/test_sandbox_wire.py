@@ -9,9 +9,10 @@ import pytest
 from gradejax.tasks.sandbox import wire
 
 VALUES = [
-    None, True, False, 0, -1, 2**53 - 1, 2**53, -(10**5000), 0.0, 1.5, math.inf, -math.inf, "", "é\ud800\n",
-    b"", b"\xff", 1 + 2j, complex(math.inf, 0), [], [1, [2, (3,)]], (), ((),), {}, {1: {2: [3]}}, {(1, "a"): None},
-    set(), {1, "a", (2,)}, frozenset({1}), {frozenset({1}): {2}},
+    None, True, False, 0, -1, 2**53 - 1, 2**53, -(10**5000), 0.0, 1.5, math.inf, -math.inf,
+    "", "é\ud800\n", b"", b"\xff", 1 + 2j, complex(math.inf, 0), [], [1, [2, (3,)]], (), ((),),
+    {}, {1: {2: [3]}}, {(1, "a"): None}, set(),
+    {1, "a", (2,)}, frozenset({1}), {frozenset({1}): {2}},
 ]  # fmt: skip
 
 

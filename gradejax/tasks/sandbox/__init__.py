@@ -20,11 +20,11 @@ caller, started afresh for each check:
   folder that holds the interpreter and nothing else, without network, without sight of other
   processes, and without the system calls that it has no business with (seccomp).
 
-Where the kernel or a container denies namespaces the level is "basic": Landlock, seccomp, limits and
-a search for descendants instead. `Result` says which level it was and why not the better one. Where
-Landlock is missing too (kernels before 5.13) nothing could keep a program from its user's files: it
-is not run ("missing"), unless `Limits.files_may_be_open` says so, and `Result.files_isolated` is
-False then.
+Where the kernel or a container denies namespaces the level is "basic": Landlock, seccomp, limits
+and a search for descendants instead. `Result` says which level it was and why not the better one.
+Where Landlock is missing too (kernels before 5.13) nothing could keep a program from its user's
+files: it is not run ("missing"), unless `Limits.files_may_be_open` says so, and
+`Result.files_isolated` is False then.
 
 **What it does not hold against.** Holes in the kernel: seccomp makes the target smaller, it is the
 same kernel all the same; run strangers' models on a machine you can lose. Timing and cache side
@@ -33,7 +33,7 @@ constant are passed by a constant. The tests and the prompt are trusted: they co
 and run with the caller's rights. At the basic level for an ordinary user, that user's processes and
 the program count against one limit of processes.
 
-Linux only.
+Linux on x86-64 or arm64 (the numbers of system calls are known for those), CPython.
 """
 
 from gradejax.tasks.sandbox.check import Limits, Result, check

@@ -56,7 +56,7 @@ class Limits:
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"expected {name} above 0, got {value}")
         if self.memory < 64 << 20:
-            raise ValueError(f"expected memory of 64 MiB at least (Python's own), got {self.memory}")
+            raise ValueError(f"expected memory of at least 64 MiB (Python's), got {self.memory}")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Result:
         the tests failed, which says nothing about the program).
       reason: why not correct, in words; limits begin with their name ("timeout: ...").
       code: the program as found in the reply, None when there is none.
-      calls: calls of the program that the tests made.
+      calls: calls of the program that the tests made; 0 when a limit was broken.
       seconds: time that program and tests took.
       level: "namespaces" or "basic".
       network_isolated: it could reach no network.
@@ -189,13 +189,15 @@ def _interpreter(packages: bool) -> dict:
     """What of this Python the program needs: its path, folders, and the source it starts with."""
     python = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     folders = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
-    hidden = [f"{folder}/{name}" for folder in folders for name in ("site-packages", "dist-packages")]
+    hidden = [f"{folder}/{name}-packages" for folder in folders for name in ("site", "dist")]
     hidden += ["/usr/lib/python3/dist-packages"]
     library = os.path.join(
         sysconfig.get_config_var("LIBDIR") or "", sysconfig.get_config_var("INSTSONAME") or ""
     )
     visible = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     paths = [python, *folders, *([library] if os.path.isfile(library) else [])]
+    if sys.base_prefix not in ("/", "/usr"):
+        paths.insert(0, f"{sys.base_prefix}/lib")  # what its extension modules are linked to
     source = [(_HERE / name).read_text(encoding="utf-8") for name in ("wire.py", "runner.py")]
     if packages:
         source.append(f"sys.path += {visible!r}\n")

@@ -34,7 +34,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 
 
 def start(level: str, job: dict, calls: int, replies: int, output: int, report) -> None:
-    """Becomes the program's interpreter (or its first process). Never returns; ends by exec or exit.
+    """Becomes the program's interpreter (or its first process); ends by exec or exit.
 
     Args:
       level: one of LEVELS.
@@ -97,17 +97,18 @@ def start(level: str, job: dict, calls: int, replies: int, output: int, report) 
 def _become(job, home, processes, calls, replies, output):
     """Limits, descriptors, exec."""
     limits = job["limits"]
+    # CORE: at 0 a kernel that pipes cores to a handler would still do so, at 1 byte it never does
     null = os.open("/dev/null", os.O_RDONLY)
     # first out of the way of 0..4, then to their places
-    wanted = [(fd, os.dup2(fd, 10 + i)) for i, fd in enumerate((null, output, output, calls, replies))]
-    for place, (_, fd) in enumerate(wanted):
+    ends = (null, output, output, calls, replies)
+    for place, fd in enumerate([os.dup2(fd, 20 + place) for place, fd in enumerate(ends)]):
         os.dup2(fd, place, inheritable=True)
     os.closerange(5, 1 << 16)
     environment = {"HOME": home, "TMPDIR": home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
     arguments = [job["python"], "-I", "-S", "-B", "-u", "-X", "utf8", "-c", job["source"]]
     for name, value in {
         "AS": limits["memory"], "CPU": limits["cpu_seconds"], "FSIZE": limits["disk"],
-        "NPROC": processes, "NOFILE": 64, "CORE": 0, "MEMLOCK": 0, "MSGQUEUE": 0,
+        "NPROC": processes, "NOFILE": 64, "CORE": 1, "MEMLOCK": 0, "MSGQUEUE": 0,
         "SIGPENDING": 64, "NICE": 0, "RTPRIO": 0, "STACK": 8 << 20,
     }.items():  # fmt: skip
         which = getattr(resource, f"RLIMIT_{name}", None)
@@ -199,7 +200,7 @@ def _bind(path: str, source: str) -> None:
 
 
 def _free_uid(pid: int) -> int:
-    """A user id that nobody has: its own for each check, so that limits and kills reach no other."""
+    """A user id that nobody has, another for each check: its processes are counted apart."""
     with open("/proc/self/uid_map", encoding="ascii") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
     for candidate in (1_000_000_000 + pid, 60_000 + pid % 5_000, _NOBODY):
@@ -215,7 +216,7 @@ def _set_uid(uid: int) -> None:
 
 
 def _leave_root(home: str, paths: list[str]) -> int | None:
-    """Becomes another user where root started us; returns the user, None when it has to stay root."""
+    """Becomes another user if this is root; returns the user, None if it has to stay root."""
     if os.getuid() != 0:
         return os.getuid()
     try:

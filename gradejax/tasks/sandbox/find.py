@@ -20,6 +20,7 @@ _CODE_LINE = re.compile(r"^(?:from\s+[\w.]+\s+import\b|import\s+\w|(?:async\s+)?
                         r"|[A-Za-z_]\w*\s*(?::[^=\n]+)?=[^=])")  # fmt: skip
 _MAX_STARTS = 60
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NAMING = (*_DEFINITIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 
 
 def find_code(reply: str, entry_point: str, prompt: str = "") -> str | None:
@@ -39,7 +40,8 @@ def find_code(reply: str, entry_point: str, prompt: str = "") -> str | None:
         body = _continued(prompt, reply, entry_point) if first[:1] in " \t" else None
         body = body or _bare(reply, entry_point) or _continued(prompt, reply, entry_point)
         return body or (reply if _is_program(reply) else None)
-    complete = [code for block in blocks if (code := _parsable(block)) and _defines(code, entry_point)]
+    parsed = [code for block in blocks if (code := _parsable(block))]
+    complete = [code for code in parsed if _defines(code, entry_point)]
     # a reply may go on with a stub ("def f(x): ...") to show how the function is called
     written = [code for code in complete if not _is_stub(code, entry_point)]
     if written or complete:
@@ -51,8 +53,7 @@ def find_code(reply: str, entry_point: str, prompt: str = "") -> str | None:
             return body
     # a reply that began inside a fence which the prompt had opened
     begun = _bare(before, entry_point) or _continued(prompt, before, entry_point)
-    others = [code for block in blocks if (code := _parsable(block))]
-    return begun or (max(others, key=len) if others else None)
+    return begun or (max(parsed, key=len) if parsed else None)
 
 
 def preamble(prompt: str, entry_point: str) -> str:
@@ -76,21 +77,17 @@ def free_names(tree: ast.AST) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, (*_DEFINITIONS, ast.ClassDef)):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
         elif isinstance(node, ast.alias):
             bound.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
-        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
-            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, _NAMING):
+            bound.add(node.name)  # None where there is none
     return read - bound - set(dir(builtins)) - {"__name__", "__file__"}
 
 
 def _fenced(reply: str) -> tuple[list[str], str]:
-    """Contents of the Python fences in order (the last may be unclosed), and the text before all."""
+    """Contents of the Python fences (the last may be unclosed), and the text before the first."""
     blocks: list[tuple[str, str]] = []
     lines, fence, language, before = [], None, "", None
     for number, line in enumerate(reply.split("\n")):

@@ -135,7 +135,7 @@ def seccomp(in_sight: bool, may_fork: bool) -> bool:
     program.append((_RETURN, 0, 0, _ALLOW))
     code = b"".join(struct.pack("HBBI", *line) for line in program)
     buffer = ctypes.create_string_buffer(code, len(code))
-    head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(buffer)))
+    head = struct.pack("HxxxxxxP", len(program), ctypes.addressof(buffer))
     zero = ctypes.c_ulong(0)
     return libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), head, zero, zero) == 0
 

@@ -9,14 +9,13 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
-import stat
 import sys
 import time
 
 import confine
 import seal
+import traces
 import trial
 import wire
 
@@ -160,10 +159,12 @@ class Cage:
     def _memory(self):
         page = resource.getpagesize()
         used = 0
-        for pid in set(descendants(os.getpid())) - self.trusted:
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-                    used += int(file.read().split()[1]) * page
+        for pid in set(traces.descendants(os.getpid())) - self.trusted:
+            with (
+                contextlib.suppress(OSError, ValueError, IndexError),
+                open(f"/proc/{pid}/statm", encoding="ascii") as file,
+            ):
+                used += int(file.read().split()[1]) * page
         limit = self.job["limits"]["memory"]
         # each process has `limit` of addresses; together they have as much of real memory
         if used > limit + _OWN_MEMORY:
@@ -171,25 +172,20 @@ class Cage:
         return None
 
     def _disk(self):
-        if self.level != "basic":
+        if self.level == "namespaces":
             return None  # a tmpfs of that size
-        used = files = 0
-        for folder, _, names in os.walk(self.job["home"]):
-            for name in names:
-                files += 1
-                with contextlib.suppress(OSError):
-                    used += os.lstat(os.path.join(folder, name)).st_blocks * 512
-            if used > self.job["limits"]["disk"] or files > 4096:
-                return "disk: it wrote too much or too many files"
+        used = traces.stored(self.job["home"], set(traces.descendants(os.getpid())) - self.trusted)
+        if used is None or used > self.job["limits"]["disk"]:
+            return "disk: it wrote too much, too many files or too deep folders"
         return None
 
     def end(self) -> None:
         """Ends every descendant, reaps them all and removes what they left."""
-        end_descendants()
+        traces.end_descendants()
         for fd in tuple(self.open):
             self.close(fd)
         if self.level == "basic":
-            remove(self.job["home"])
+            traces.remove(self.job["home"])
 
 
 def judge(job: dict, cage: Cage) -> dict:
@@ -207,69 +203,19 @@ def judge(job: dict, cage: Cage) -> dict:
         trial.become(job, cage.calls, cage.replies, verdict_write)
     cage.trusted.add(pid)
     cage.close(verdict_write)
-    while True:
+    result = {"code": None, "calls": 0}
+    while "outcome" not in result:
         broken = cage.tick([verdict_read])
         if broken:
-            return {"outcome": "wrong", "reason": broken, "seconds": cage.elapsed}
-        if cage.ready:
+            result |= {"outcome": "wrong", "reason": broken}
+        elif cage.ready:
             try:
-                result = wire.read_frame(verdict_read, 64 << 20)
+                result |= wire.read_frame(verdict_read, 64 << 20)
             except EOFError:
-                result = {"outcome": "wrong", "reason": "the trial broke down on the reply"}
-            if cage.printing in cage.open and select.select([cage.printing], [], [], 0)[0]:
-                cage.read_output()  # the pipe holds 64 KiB, so once is all
-            return result | {"seconds": cage.elapsed}
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes under `pid`, nearest first."""
-    found, front = [], [pid]
-    while front:
-        front = [child for parent in front for child in _children(parent)]
-        found += front
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    found = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with (
-                contextlib.suppress(OSError),
-                open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file,
-            ):
-                found += map(int, file.read().split())
-    return found
-
-
-def end_descendants() -> None:
-    """Kills and reaps until no descendant is left; orphans come to this process (subreaper).
-
-    Returns after 10 s at the latest: a process in an uninterruptible wait cannot be ended sooner.
-    """
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: none can breed meanwhile
-            for pid in descendants(os.getpid()):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, number)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
-        time.sleep(.001)
-
-
-def remove(folder: str) -> None:
-    """Removes `folder` whatever modes its owner gave to what is in it; follows no link."""
-    for path, folders, _ in os.walk(folder):
-        for name in ["", *folders]:
-            inner = os.path.join(path, name) if name else path
-            with contextlib.suppress(OSError):
-                if stat.S_ISDIR(os.lstat(inner).st_mode):
-                    os.chmod(inner, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+                result |= {"outcome": "wrong", "reason": "the trial broke down on the reply"}
+    if cage.printing in cage.open and select.select([cage.printing], [], [], 0)[0]:
+        cage.read_output()  # the pipe holds 64 KiB, so once is all
+    return result | {"seconds": cage.elapsed}
 
 
 if __name__ == "__main__":

@@ -76,8 +76,10 @@ class Program:
         raise ProgramFailed(self.failure)
 
 
-def run(job: dict, program: Program) -> dict:
+def run(job: dict, program: Program, found) -> dict:
     """Runs the tests of `job` and returns {"outcome", "reason", "calls"}.
+
+    `found` is called with the code of the reply once, before any of it runs.
 
     Raises nothing: whatever happens while the tests run is the program's failure, except tests that
     do not compile, name what nobody defines, never call the program or pass what cannot be sent.
@@ -85,6 +87,7 @@ def run(job: dict, program: Program) -> dict:
     """
     entry_point, prompt = job["entry_point"], job["prompt"]
     code = find.find_code(job["reply"], entry_point, prompt) if job["find"] else job["reply"]
+    found(code)
     if code is None:
         return {"outcome": "no_answer", "reason": "no code in the reply", "calls": 0}
     try:
@@ -117,7 +120,7 @@ def run(job: dict, program: Program) -> dict:
         outcome, reason = "missing", program.unsendable
     elif outcome == "correct" and not program.count:
         outcome, reason = "missing", f"the tests never called {entry_point}"
-    return {"outcome": outcome, "reason": reason, "calls": program.count, "code": code}
+    return {"outcome": outcome, "reason": reason, "calls": program.count}
 
 
 def _exception(name: str, text: str, where: str) -> Exception:
@@ -144,10 +147,11 @@ def _why(error: BaseException, program: Program) -> str:
 
 
 def become(job: dict, calls: int, replies: int, verdict: int) -> None:
-    """Runs the tests in this process, writes the verdict to `verdict` and ends the process."""
+    """Runs the tests in this process and ends it; writes code and result to `verdict`."""
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
-        result = run(job, Program(calls, replies, job["limits"]["message"]))
+        program = Program(calls, replies, job["limits"]["message"])
+        result = run(job, program, lambda code: wire.write_frame(verdict, {"code": code}))
     except BaseException as error:
         # not the tests' exception: `run` holds those
         reason = f"the reply could not be read: {type(error).__name__}"

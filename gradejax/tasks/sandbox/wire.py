@@ -2,8 +2,8 @@
 
 A frame is 4 bytes of length and then JSON; a value is a JSON scalar or a list that starts with the
 letter of its type, so that tuples, sets, bytes, complex and large integers arrive as what they
-were. Nothing in a frame names a class or code: `unpack` builds None, bool, int, float, complex, str,
-bytes, list, tuple, set, frozenset and dict of exactly those types, whatever the sender wrote.
+were. Nothing in a frame names a class or code: `unpack` builds None, bool, int, float, complex,
+str, bytes, list, tuple, set, frozenset and dict of exactly those types, whatever the sender wrote.
 Standard library only: both interpreters of the sandbox load this file without gradejax.
 """
 
@@ -92,7 +92,7 @@ def write_frame(fd: int, message: object) -> None:
 
 
 def read_frame(fd: int, limit: int) -> object:
-    """The next message on `fd`; raises EOFError at the end and BadFrame for one over `limit` bytes."""
+    """The next message on `fd`. Raises EOFError at the end, BadFrame when over `limit` bytes."""
     (length,) = _HEAD.unpack(_read(fd, _HEAD.size))
     if length > limit:
         raise BadFrame(f"a message of {length} bytes is over the limit of {limit}")

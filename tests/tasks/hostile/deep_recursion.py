@@ -1,4 +1,4 @@
-"""Recursion until the stack is gone. Stopped by: ended|RecursionError"""
+"""Recursion until the stack is gone. Stopped by: ended|RecursionError|timeout"""
 
 import sys
 
