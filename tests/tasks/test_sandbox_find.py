@@ -1,5 +1,7 @@
 """Code as people write it in replies."""
 
+import time
+
 import pytest
 
 from gradejax.tasks.sandbox.find import find_code, preamble
@@ -106,13 +108,17 @@ def test_no_code(reply):
 
 @pytest.mark.parametrize(
     "reply",
-    ["(" * 10_000, "```python\n" + "[" * 5000, "def total(xs):\n" + "    if 1:\n" * 200,
+    ["x = 1\n" * 30_000 + "(\n", "@a\n" * 60_000, "```python\nx=(\n```\n" * 5000,
+     "import a\n(\n" * 9000, "```python\ndef total(x):\n  return g(x)\n```\n" * 2000, "from x import y said he\n" * 3000,
+     "(" * 10_000, "```python\n" + "[" * 5000, "def total(xs):\n" + "    if 1:\n" * 200,
      "```\n" * 2000, "-" * 50_000 + "1", "def total(xs):\n  return " + "not " * 20_000 + "1",
      "\ud800" * 100, "def total(xs):\n" * 3000, "```python\n" + "x = 1\n(\n" * 3000],
 )  # fmt: skip
-def test_garbage_never_raises(reply):
+def test_garbage_neither_raises_nor_takes_long(reply):
+    start = time.process_time()
     code = find_code(reply, "total", PROMPT)
     assert code is None or isinstance(code, str)
+    assert time.process_time() - start < 20  # 2 s at most on a machine of one's own
 
 
 def test_preamble_is_the_prompt_without_the_function():

@@ -11,14 +11,13 @@ import builtins
 import re
 import textwrap
 
-# A reply over this is no program; parsing is bounded by it.
-MAX_CHARACTERS = 200_000
+# What lies beyond is not read.
+MAX_CHARACTERS = 50_000
 _FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _INLINE_FENCE = re.compile(r"```(?:python3?|py)?[ \t]+(.+?)```", re.DOTALL)
 _PYTHON = ("", "python", "python3", "py", "py3", "ipython", "python-repl", "pycon")
 _CODE_LINE = re.compile(r"^(?:from\s+[\w.]+\s+import\b|import\s+\w|(?:async\s+)?def\s|class\s|@\w"
                         r"|[A-Za-z_]\w*\s*(?::[^=\n]+)?=[^=])")  # fmt: skip
-_MAX_STARTS = 60
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NAMING = (*_DEFINITIONS, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 
@@ -118,6 +117,11 @@ def _without_prompts(code: str) -> str:
     return "\n".join(line[4:] for line in lines if line.startswith((">>> ", "... ", "...")))
 
 
+def _tries(text: str) -> int:
+    """How often `text` may be parsed: a reply must not buy more than seconds of work."""
+    return min(40, max(4, 200_000 // (len(text) + 1)))
+
+
 def _tree(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
@@ -128,7 +132,7 @@ def _tree(text: str) -> ast.Module | None:
 def _parsable(text: str, at_least: int = 1) -> str | None:
     """The longest head of `text` found to parse, None when under `at_least` lines would be left."""
     lines = text.split("\n")
-    for _ in range(40):
+    for _ in range(_tries(text)):
         try:
             tree = ast.parse("\n".join(lines))
         except SyntaxError as error:
@@ -189,13 +193,16 @@ def _bare(text: str, entry_point: str) -> str | None:
     lines = text.split("\n")
     starts = [i for i, line in enumerate(lines) if _CODE_LINE.match(line)]
     found, past = [], 0
-    for start in starts[:_MAX_STARTS]:
-        if start < past:
+    tries = _tries(text) // 2
+    for start in starts:
+        # within a stretch that was read to its end a later start reads no further
+        if start < past or not tries:
             continue
+        tries -= 1
         code = _parsable("\n".join(lines[start:]))
+        past = start + (code or "").count("\n") + 1
         if code and _defines(code, entry_point):
             found.append(code)
-            past = start + code.count("\n") + 1
     written = [code for code in found if not _is_stub(code, entry_point)]
     return (written or found or [None])[-1]
 

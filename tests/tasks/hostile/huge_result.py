@@ -1,4 +1,4 @@
-"""Returns more than may be sent. Stopped by: plain values|ended"""
+"""Returns more than may be sent. Stopped by: plain values|ended|timeout"""
 
 
 def add(a, b):

