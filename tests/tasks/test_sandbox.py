@@ -74,7 +74,7 @@ def add(a, b):
     assert marker.read_text() == "here"
     assert "SOME_API_KEY" not in result.output and "'HOME'" in result.output
     assert os.path.expanduser("~") not in result.output.split() and result.output.endswith("[]\n")
-    assert result.network_isolated and result.files_isolated and not result.weaker_because
+    assert result.network_isolated and result.files_isolated
 
 
 def test_e09_an_exception_cannot_end_a_loop_of_the_tests_early():

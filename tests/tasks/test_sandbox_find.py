@@ -109,7 +109,8 @@ def test_no_code(reply):
 @pytest.mark.parametrize(
     "reply",
     ["x = 1\n" * 30_000 + "(\n", "@a\n" * 60_000, "```python\nx=(\n```\n" * 5000,
-     "import a\n(\n" * 9000, "```python\ndef total(x):\n  return g(x)\n```\n" * 2000, "from x import y said he\n" * 3000,
+     "import a\n(\n" * 9000, "```python\ndef total(x):\n  return g(x)\n```\n" * 2000,
+     "from x import y said he\n" * 3000,
      "(" * 10_000, "```python\n" + "[" * 5000, "def total(xs):\n" + "    if 1:\n" * 200,
      "```\n" * 2000, "-" * 50_000 + "1", "def total(xs):\n  return " + "not " * 20_000 + "1",
      "\ud800" * 100, "def total(xs):\n" * 3000, "```python\n" + "x = 1\n(\n" * 3000],

@@ -8,7 +8,7 @@ caller, started afresh for each check:
 
 **What it holds against.** A program that
 
-* ends early (`os._exit`, `SystemExit`, `atexit`), prints or sends forged verdicts, returns objects
+- ends early (`os._exit`, `SystemExit`, `atexit`), prints or sends forged verdicts, returns objects
   equal to everything, patches `assert`, builtins or modules, walks frames or the garbage collector,
   reads files: tests and expected values are in another process, a verdict is only ever formed
   there, and a returned value has been taken apart to plain literals before it is compared;
