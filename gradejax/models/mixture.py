@@ -7,6 +7,8 @@ every token by all X experts, which is exact all the same.
 Letters: B rows, T tokens, n = B·T, X experts, k experts a token, E width, F an expert's width.
 """
 
+import math
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
