@@ -45,21 +45,25 @@ Loader = Callable[[ExpertSpec], LoadedModel]
 
 
 def load_local(spec: ExpertSpec) -> LoadedModel:
-    """Load a folder in Hugging Face format.
+    """Load a folder in Hugging Face format, a .gguf file or a hub id (with the spec's revision).
 
-    Raises: ValueError when there is no such folder, naming the models beside it; whatever
-      `load_checkpoint` raises for a damaged one.
+    Raises: ValueError when there is no such folder though its parent is there, naming the models
+      beside it; whatever `load_checkpoint` raises for a damaged one, or one the hub has not.
     """
     path = Path(spec.model)
-    if not path.is_dir():
-        beside = path.parent.iterdir() if path.parent.is_dir() else ()
-        choices = sorted(str(p) for p in beside if (p / "config.json").is_file())
+    # A name whose parent folder exists is a path with a typo, not a model on the hub.
+    if not path.exists() and path.parent != Path(".") and path.parent.is_dir():
+        choices = sorted(str(p) for p in path.parent.iterdir() if (p / "config.json").is_file())
         raise ValueError(f"expert {spec.name!r}: no model folder {spec.model!r}; "
                          f"choose from {choices}")
-    checkpoint = load_checkpoint(spec.model, dtype=jnp.dtype(spec.dtype))
+    try:
+        checkpoint = load_checkpoint(spec.model, dtype=jnp.dtype(spec.dtype),
+                                     revision=spec.revision)
+    except FileNotFoundError as error:
+        raise ValueError(f"expert {spec.name!r}: {error}") from error
     return LoadedModel(
         identity=spec.identity, model=checkpoint.model, params=checkpoint.params,
-        tokenizer=load_tokenizer(spec.model), digest=checkpoint.digest,
+        tokenizer=load_tokenizer(checkpoint.path), digest=checkpoint.digest,
         n_params=checkpoint.n_params, width=checkpoint.config.width,
         context=checkpoint.config.max_positions, stop_ids=checkpoint.generation_stop_ids)
 

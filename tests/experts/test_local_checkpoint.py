@@ -161,6 +161,22 @@ def test_a_missing_folder_lists_the_models_beside_it(folder):
         ModelPool().get(ExpertSpec(name="A1", model=str(folder / "maths")))
 
 
+def test_a_hub_id_is_asked_for_by_its_revision(folder, monkeypatch):
+    asked = []
+
+    def from_hub(name, revision):
+        asked.append((name, revision))
+        return str(folder / "math")
+
+    monkeypatch.setattr("gradejax.models.hub._from_hub", from_hub)
+    spec = ExpertSpec(name="A1", model="owner/math", revision="v2")
+    loaded = ModelPool().get(spec)
+    assert asked == [("owner/math", "v2")]
+    assert loaded.tokenizer is not None and loaded.width == 8
+    with pytest.raises(ValueError, match="expert 'A1': model folder or file '/no/such' does not"):
+        ModelPool().get(ExpertSpec(name="A1", model="/no/such"))
+
+
 def test_no_tokenizer_and_no_template_are_named_and_plain_needs_none(folder, tmp_path):
     bare = tmp_path / "bare"
     shutil.copytree(folder / "math", bare)
