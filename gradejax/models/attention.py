@@ -139,15 +139,15 @@ def attend_masked(q, parts, masks, *, scale=None, softcap=None, sinks=None):
     if sinks is not None:
         sinks = sinks.astype(kind)[None, None]
         top = jnp.maximum(top, sinks)
-    # The result does not depend on what is subtracted, so no gradient need flow through it.
-    top = jax.lax.stop_gradient(top)
+    # The result does not depend on what is subtracted, so no gradient need flow through it. Where
+    # nothing at all is seen 0 is subtracted and every term is exp(least number) = 0: one array of
+    # [T, S] fewer to keep for the backward pass than with a second mask.
+    top = jax.lax.stop_gradient(jnp.where(top > jnp.finfo(kind).min, top, 0))
     if sinks is not None:
         total = jnp.exp(sinks - top)
     out = None
-    for s, (_, v), mask in zip(scores, parts, masks, strict=True):
+    for s, (_, v) in zip(scores, parts, strict=True):
         e = jnp.exp(s - by_part(top, v.shape[0])[..., None])
-        # Where nothing at all is seen, top is the least number and e would be 1.
-        e = jnp.where(mask[:, None, None], e, jnp.zeros((), kind))
         total = total + by_row(jnp.sum(e, axis=-1))
         read = by_row(jnp.einsum("pkrgts,pksh->pkrgth", e.astype(q.dtype), v.astype(q.dtype),
                                  preferred_element_type=kind))  # fmt: skip
