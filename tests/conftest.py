@@ -1,5 +1,6 @@
 """Every test runs with the checks on that turn silent broadcasting and key reuse into errors."""
 
+import gc
 import importlib.metadata
 import os
 
@@ -35,3 +36,12 @@ def x64():
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled():
+    """Thousands of compiled programs kept alive fill the memory and, in the end, the process's map
+    of it: XLA's compiler then crashes."""
+    yield
+    jax.clear_caches()
+    gc.collect()
