@@ -11,6 +11,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from gradejax.models.config_check import check_entries
+
 FAMILIES = ("llama", "phi3", "qwen2")
 ROPE_TYPES = ("default", "linear", "llama3")
 ACTIVATIONS = ("gelu", "gelu_pytorch_tanh", "silu")
@@ -135,9 +137,10 @@ def decoder_config(raw: Mapping[str, Any]) -> DecoderConfig:
       raw: the parsed ``config.json``.
 
     Raises:
-      ValueError: a missing key, or a model type, rope type or activation that is not supported;
-        the message names the choices.
+      ValueError: a missing key, an entry of another type or out of range, or a model type, rope
+        type or activation that is not supported; the message names the choices.
     """
+    check_entries(raw)
     family = raw.get("model_type")
     if family not in FAMILIES:
         raise ValueError(
@@ -190,13 +193,16 @@ def decoder_config(raw: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Parse a JSON file; a torn file is an error that names it."""
+    """Parse a JSON object; a torn file, or another value, is an error that names it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(raw).__name__}")
+    return raw
 
 
 def huggingface_config(config: DecoderConfig, **extra: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from gradejax.models.config import (
     read_json,
 )
 from gradejax.models.decoder import Decoder
+from gradejax.models.tensor_check import check_values
 from gradejax.models.weight_names import IGNORED_SUFFIXES, Entry, head_entry, weight_table
 
 
@@ -189,6 +190,7 @@ def _checked(entry: Entry, array: np.ndarray, folder) -> np.ndarray:
             f"tensor {entry.name!r} of {folder} has shape {tuple(array.shape)}; its config.json "
             f"asks for {entry.shape}"
         )
+    check_values(entry.name, array, str(folder))
     return array
 
 
@@ -202,12 +204,16 @@ def load_checkpoint(path: str | pathlib.Path, dtype=jnp.float32) -> Checkpoint:
     Raises:
       FileNotFoundError: the folder, its config or its weights are not there.
       ValueError: an unsupported model type (the supported are listed), a torn file, a missing,
-        extra, doubled or mis-shaped tensor; the message names it.
+        extra, doubled or mis-shaped tensor, one that holds no floats or NaN; the message names it.
     """
     folder = pathlib.Path(path)
     if not folder.is_dir():
         raise FileNotFoundError(f"model folder {str(folder)!r} does not exist")
-    config = decoder_config(read_json(folder / "config.json"))
+    raw = read_json(folder / "config.json")
+    try:
+        config = decoder_config(raw)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from error
     source = _open(folder)
     table = weight_table(config)
     _check_names(config, table, source, folder)
