@@ -4,8 +4,9 @@
     python -m experiments.run --config ... --workdir ... --config.train.steps=400
     python -m experiments.run --config ... --workdir ... --config.mode=evaluate
 
-The workdir holds config.json, metrics.jsonl, events/, checkpoints/, anchors.*, results.json and
-accuracy_vs_params.png; further seeds have folders seed_<s>/ of the same kind. The same command
+The workdir holds config.json, inputs.json (digests of questions and experts), metrics.jsonl,
+events/, checkpoints/, anchors.*, results.json and accuracy_vs_params.png; each further seed has a
+folder seed_<s>/ with its own metrics.jsonl, events/, checkpoints/ and anchors.*. The same command
 goes on with a run that was stopped.
 """
 

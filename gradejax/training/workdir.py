@@ -227,7 +227,7 @@ def read_config(path: str | os.PathLike) -> dict[str, Any]:
         return json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise WorkdirError(f"{path} is no workdir of a run: it has no config.json") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no JSON, or no text at all
         raise WorkdirError(f"{file} is damaged: {error}") from error
 
 

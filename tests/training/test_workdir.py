@@ -173,6 +173,7 @@ def test_what_is_no_workdir(tmp_path):
         Workdir(tmp_path / "file" / "below")
     with pytest.raises(WorkdirError, match="no workdir of a run: it has no config.json"):
         read_config(tmp_path)
-    (tmp_path / "config.json").write_text('{"a": ')
-    with pytest.raises(WorkdirError, match="config.json is damaged"):
-        read_config(tmp_path)
+    for damaged in (b'{"a": ', b'{"a": "\xff"}'):
+        (tmp_path / "config.json").write_bytes(damaged)
+        with pytest.raises(WorkdirError, match="config.json is damaged"):
+            read_config(tmp_path)
