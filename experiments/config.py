@@ -240,7 +240,9 @@ def to_dataclass(cls: type[T], section: Mapping[str, Any], where: str = "config"
     try:
         return cls(**values)
     except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        first = str(error).split(" ", 1)[0]
+        named = f"{where}.{error}" if first in fields else f"{where}: {error}"
+        raise ConfigError(named) from error
 
 
 def _name(hint) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pathlib
 from collections.abc import Mapping
 
 # Label positions tried in turn: (dx, dy) in points from the marker, and alignments.
@@ -23,6 +25,8 @@ _PLACES = tuple(
 
 def save_figure(results: Mapping, path: str | os.PathLike, *, subject: str = "grade") -> None:
     """Write a PNG of results["systems"]; systems without an accuracy or a cost are left out.
+
+    The file is replaced in one step: a full disk leaves the old one (OSError).
 
     The subject is a red star, the single experts are grey, ceilings that need hindsight are hollow.
     The axis of parameters is logarithmic once it spans a factor of 8.
@@ -86,7 +90,15 @@ def save_figure(results: Mapping, path: str | os.PathLike, *, subject: str = "gr
     _format_parameters(axes)
     canvas.draw()  # fixes the layout, so that label boxes are known in pixels
     _place_labels(axes, texts, markers, canvas.get_renderer())
-    figure.savefig(path, format="png")
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    path = pathlib.Path(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(content.getvalue())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _look(name: str, subject: str) -> dict:

@@ -23,6 +23,7 @@ from gradejax.experts.segments import (
     TEMPORARY_PREFIX,
     CorruptSegment,
     Record,
+    StoreWriteError,
     read_keys,
     read_records,
     write_segment,
@@ -49,14 +50,19 @@ class FeatureStore:
     Args:
       path: the folder; made when it does not exist.
 
-    Raises: ValueError when `path` is something else than a folder.
+    Raises: ValueError when `path` is something else than a folder; StoreWriteError when it
+      cannot be made.
     """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"feature store {str(path)!r} is not a folder")
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreWriteError(error.errno, f"could not make the feature store: "
+                                  f"{error.strerror}", str(self.path)) from error
         self.counters = Counters()
         self._segments: dict[str, list[str]] = {}  # file name -> keys
         self._index: dict[str, str] = {}  # key -> file that has it
@@ -162,5 +168,5 @@ class FeatureStore:
             try:
                 if time.time() - path.stat().st_mtime > _STALE_SECONDS:
                     path.unlink()
-            except FileNotFoundError:
-                continue  # its writer has just finished
+            except OSError:
+                continue  # its writer has just finished, or the disk is read-only

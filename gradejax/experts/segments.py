@@ -13,6 +13,7 @@ half-written. Nothing is unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -71,8 +72,11 @@ def write_segment(folder: Path, records: Sequence[Record]) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise  # Ctrl-C
         raise StoreWriteError(
             error.errno, f"could not save {len(records)} records ({n_bytes:,} bytes): "
             f"{error.strerror}. What was saved before is intact; free space and run again to go "

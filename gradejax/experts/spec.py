@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from typing import NamedTuple
 
@@ -83,6 +84,9 @@ class ExpertSpec:
         if not isinstance(self.sampling, Sampling):
             raise ValueError(f"expert {self.name!r}: sampling must be a Sampling, "
                              f"got {type(self.sampling).__name__}")
+        if not math.isfinite(self.sampling.temperature):
+            raise ValueError(f"expert {self.name!r}: sampling.temperature must be a finite number "
+                             f">= 0 (0 is greedy), got {self.sampling.temperature}")
         for field in ("system_prompt", "chat_template", "revision", "manager"):
             value = getattr(self, field)
             if value is not None and not isinstance(value, str):

@@ -38,6 +38,13 @@ def load_tokenizer(path: str | pathlib.Path):
         raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
 
 
+def _refusals() -> tuple[type[Exception], ...]:
+    """What a template's own raise_exception raises: jinja's base class, none of its kinds."""
+    import jinja2
+
+    return (jinja2.TemplateError,)
+
+
 class Chat:
     """Renders messages with a model's chat template and tokenises them.
 
@@ -51,7 +58,8 @@ class Chat:
         messages' contents with blank lines, for base models.
 
     Raises:
-      ValueError: no tokenizer, or no template; the message says what can be given instead.
+      ValueError: no tokenizer, or no template (the message says what can be given instead), or one
+        that is broken.
     """
 
     PLAIN = "plain"
@@ -62,12 +70,25 @@ class Chat:
                 f"{name} has no tokenizer; expected tokenizer.json or tokenizer.model beside "
                 "config.json"
             )
-        self._tokenizer, self._template = tokenizer, template
+        self._tokenizer, self._template, self._name = tokenizer, template, name
         if template is None and not tokenizer.chat_template:
             raise ValueError(
                 f"the tokenizer of {name} has no chat template; give a jinja template, or "
                 f"{self.PLAIN!r} to join the messages with blank lines"
             )
+        self._probe()
+
+    def _probe(self) -> None:
+        """Render something now: a broken template is found before anything is asked."""
+        try:
+            self._render([{"role": "user", "content": "?"}])
+        except Exception as error:  # templates are programs: they raise whatever they like
+            if type(error) in _refusals():
+                return  # its own rule about roles, which the real messages may well keep
+            raise ValueError(
+                f"the chat template of {self._name} is broken ({type(error).__name__}: {error}); "
+                f"mend it, or give a jinja template or {self.PLAIN!r}"
+            ) from error
 
     @property
     def tokenizer(self):
@@ -97,7 +118,21 @@ class Chat:
         return hashlib.sha256(f"{rules}\0{template}".encode()).hexdigest()
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt as text, up to where the reply begins."""
+        """The prompt as text, up to where the reply begins.
+
+        Raises:
+          ValueError: the template does not take these messages (some refuse a system turn).
+        """
+        try:
+            return self._render(messages)
+        except _refusals() as error:
+            roles = ", ".join(str(m.get("role")) for m in messages)
+            raise ValueError(
+                f"the chat template of {self._name} does not take messages of the roles {roles}: "
+                f"{error}"
+            ) from error
+
+    def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
         if self._template == self.PLAIN:
             return "\n\n".join(m["content"] for m in messages) + "\n\n"
         return self._tokenizer.apply_chat_template(

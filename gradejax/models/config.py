@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from gradejax.models.config_check import check_entries
 from gradejax.models.config_parts import rope_entries, ropes_of, window_entries, windows_of
 from gradejax.models.families import FAMILIES, family_of, resolved
 from gradejax.models.rotary import Rope
@@ -148,9 +149,11 @@ def decoder_config(raw: Mapping[str, Any], ignore=()) -> DecoderConfig:
       ignore: keys that are known not to change the arithmetic.
 
     Raises:
-      ValueError: a missing or unknown key, or a model type, rope type, activation or other setting
-        that is not supported; the message names the choices.
+      ValueError: a missing or unknown key, an entry of another type or out of range, or a model
+        type, rope type, activation or other setting that is not supported; the message names the
+        choices.
     """
+    check_entries(raw)
     family, raw = family_of(raw), resolved(raw, ignore)
     name = raw["model_type"]
     needed = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"]
@@ -244,10 +247,13 @@ def huggingface_config(config: DecoderConfig, **extra: Any) -> dict[str, Any]:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Parse a JSON file; a torn file is an error that names it."""
+    """Parse a JSON object; a torn file, or another value, is an error that names it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(raw).__name__}")
+    return raw

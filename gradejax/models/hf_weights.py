@@ -63,7 +63,11 @@ def _open(path: pathlib.Path) -> tuple[DecoderConfig, WeightFiles, set[int]]:
         raw, tensors = read_gguf(path)
         config = decoder_config(raw)
         return config, WeightFiles((path,), tensors), set(config.stop_ids)
-    config = decoder_config(read_json(path / "config.json"))
+    raw = read_json(path / "config.json")
+    try:
+        config = decoder_config(raw)
+    except ValueError as error:
+        raise ValueError(f"{path / 'config.json'}: {error}") from error
     weights = open_weights(path)
     stops = set(config.stop_ids)
     if (path / "generation_config.json").exists():

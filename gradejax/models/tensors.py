@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
 from gradejax.models.lazy import LazyTensor, empty, to_device
+from gradejax.models.tensor_check import check_values
 from gradejax.models.weight_names import (
     IGNORED_SUFFIXES,
     PREFIX,
@@ -48,7 +49,7 @@ def _is_whole(entry: Entry) -> bool:
     return len(entry.parts) == 1 and not entry.parts[0].at and entry.kind != "interleaved"
 
 
-def _fill(entry: Entry, tensor: LazyTensor, targets: Mapping[str, np.ndarray]) -> None:
+def _fill(entry: Entry, tensor: LazyTensor, targets: Mapping[str, np.ndarray], where: str) -> None:
     """``place`` by stretches, for the large ones: a tensor that is all of one of our arrays."""
     target = targets[entry.parts[0].path]
     if entry.kind == "linear":
@@ -56,6 +57,7 @@ def _fill(entry: Entry, tensor: LazyTensor, targets: Mapping[str, np.ndarray]) -
     else:
         theirs = target.reshape(entry.shape)
     for index, piece in tensor.pieces():
+        check_values(entry.name, piece, where)
         theirs[index] = piece
 
 
@@ -109,6 +111,7 @@ def _check_shape(entry: Entry, shape: tuple[int, ...], where: str) -> None:
 def _read(entry: Entry, tensors: Readers, where: str) -> np.ndarray:
     array = tensors[entry.name]()
     _check_shape(entry, array.shape, where)
+    check_values(entry.name, array, where)
     return array
 
 
@@ -140,8 +143,8 @@ def params_from_tensors(config: DecoderConfig, tensors: Readers, *, dtype=jnp.fl
       {"params": tree}.
 
     Raises:
-      ValueError: another dtype; missing, unknown or mis-shaped tensors; a tied head that differs
-        from the embedding.
+      ValueError: another dtype; missing, unknown or mis-shaped tensors, or some that hold no floats
+        or a NaN; a tied head that differs from the embedding.
     """
     kind = jnp.dtype(dtype)
     if kind.name not in DTYPES:
@@ -163,7 +166,7 @@ def params_from_tensors(config: DecoderConfig, tensors: Readers, *, dtype=jnp.fl
         tensor = tensors[entry.name]
         if isinstance(tensor, LazyTensor) and _is_whole(entry):
             _check_shape(entry, tensor.shape, where)
-            _fill(entry, tensor, open_arrays)
+            _fill(entry, tensor, open_arrays, where)
         else:
             place(entry, _read(entry, tensors, where), open_arrays)
         for part in entry.parts:

@@ -5,6 +5,7 @@ All of it goes through the feature store, so what was computed once is never com
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -73,6 +74,16 @@ def open_frozen(registry: ExpertRegistry, store: FeatureStore | None, *,
     return frozen
 
 
+def expert_facts(frozen: Frozen) -> dict[str, dict[str, Any]]:
+    """{seat: digests of its weights and of its tokenizer and template, its stop ids}, as JSON.
+
+    Kept by a run: other weights in the same folder are another expert.
+    """
+    names = ("weights", "text", "stop_ids")
+    facts = {s.name: frozen.provider.describe(s) for s in frozen.registry.seats}
+    return {seat: {name: f[name] for name in names} for seat, f in facts.items()}
+
+
 def messages_of(example: Example, task: Task) -> Query:
     """The prompts that experts and the orchestrator get for a question."""
     text, slot = question_text(example), task.format_slot(example)
@@ -100,6 +111,16 @@ def _tokens(frozen: Frozen, texts: Sequence[str]) -> list[list[int]]:
     ids = frozen.chat.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     # A text without tokens (an empty answer) still needs a place to be read at.
     return [row or [frozen.chat.pad_id] for row in ids]
+
+
+def unreadable(frozen: Frozen, examples: Sequence[Example]) -> list[str | None]:
+    """For each question why the encoder cannot read it, None where it can."""
+    limit = frozen.trunk.model.config.max_positions
+    return [
+        None if len(tokens) <= limit
+        else f"too_long: the question has {len(tokens)} tokens; the encoder reads at most {limit}"
+        for tokens in _tokens(frozen, [question_text(e) for e in examples])
+    ]  # fmt: skip
 
 
 def trunk_states(frozen: Frozen, examples: Sequence[Example]) -> list[np.ndarray]:

@@ -1,6 +1,7 @@
 """A system as plain JSON, so that a checkpoint can be used without the config that made it."""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -15,14 +16,36 @@ from gradejax.tasks.prompts import FORMATS
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def find_model(path: str) -> str:
-    """A model folder as given, or else beside the package (the shipped checkpoints)."""
-    if not pathlib.Path(path).exists() and (ROOT / path).exists():
+def find_model(path: str, *, stored: bool = False) -> str:
+    """A model folder as given, or else beside the package (the shipped checkpoints).
+
+    Args:
+      path: as a config or a checkpoint names it.
+      stored: a checkpoint's: what ``pool_entries`` wrote relative is beside the package, whatever
+        the working directory holds under that name.
+    """
+    beside = (ROOT / path).exists()
+    if beside and (stored or not pathlib.Path(path).exists()):
         return str(ROOT / path)
     return path
 
 
-def _spec(name: str, entry: Mapping[str, Any]) -> ExpertSpec:
+def _sampling(name: str, entry: Mapping[str, Any]) -> Sampling:
+    known = {f.name: f.type for f in dataclasses.fields(Sampling)}
+    for key, value in entry.items():
+        if key not in known:
+            raise ValueError(
+                f"pool: {name}.sampling has the unknown entry {key!r}; choose from {sorted(known)}"
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"pool: {name}.sampling.{key} must be a number, got {value!r}")
+    try:
+        return Sampling(**entry)
+    except ValueError as error:
+        raise ValueError(f"pool: {name}.sampling: {error}") from error
+
+
+def _spec(name: str, entry: Mapping[str, Any], stored: bool) -> ExpertSpec:
     known = {f.name for f in dataclasses.fields(ExpertSpec)} - {"name"}
     extra = set(entry) - known
     if extra:
@@ -33,15 +56,17 @@ def _spec(name: str, entry: Mapping[str, Any]) -> ExpertSpec:
         raise ValueError(f"pool: {name} needs a model (a folder in Hugging Face format)")
     fields = dict(entry)
     if isinstance(fields.get("sampling"), Mapping):
-        fields["sampling"] = Sampling(**fields["sampling"])
-    fields["model"] = find_model(fields["model"])
+        fields["sampling"] = _sampling(name, fields["sampling"])
+    if isinstance(fields["model"], str):
+        fields["model"] = find_model(fields["model"], stored=stored)
     return ExpertSpec(name=name, **fields)
 
 
-def registry_of(pool: Mapping[str, Any]) -> ExpertRegistry:
+def registry_of(pool: Mapping[str, Any], *, stored: bool = False) -> ExpertRegistry:
     """A registry from {managers, agents: {name: spec entries}, orchestrator: spec entries}.
 
-    Agents stand in the order of ``pool["order"]`` where given, else as listed.
+    Agents stand in the order of ``pool["order"]`` where given, else as listed. ``stored`` says that
+    ``pool_entries`` wrote it; see ``find_model``.
 
     Raises:
       ValueError: unknown entries, managers or names; the message lists the choices.
@@ -53,21 +78,26 @@ def registry_of(pool: Mapping[str, Any]) -> ExpertRegistry:
             f"pool.order names {order}; it must name each agent once: {sorted(agents)}"
         )
     return ExpertRegistry(
-        agents=tuple(_spec(name, agents[name]) for name in order),
-        orchestrator=_spec("M0", pool["orchestrator"]),
+        agents=tuple(_spec(name, agents[name], stored) for name in order),
+        orchestrator=_spec("M0", pool["orchestrator"], stored),
         managers=tuple(pool["managers"]),
     )
 
 
 def pool_entries(registry: ExpertRegistry) -> dict[str, Any]:
-    """The inverse of ``registry_of``, JSON-serialisable."""
+    """The inverse of ``registry_of``, JSON-serialisable.
+
+    Folders are named so that they are found from any working directory: relative to the package
+    where they lie beside it (the checkout may move), else absolute.
+    """
 
     def entries(spec: ExpertSpec) -> dict[str, Any]:
         out = dataclasses.asdict(spec)
         out.pop("name")
-        path = pathlib.Path(spec.model)
-        if path.is_absolute() and path.is_relative_to(ROOT):
-            out["model"] = str(path.relative_to(ROOT))  # the checkout may move
+        if spec.provider == "local" and os.path.isdir(spec.model):
+            path = pathlib.Path(os.path.abspath(spec.model))
+            beside = path.is_relative_to(ROOT)
+            out["model"] = str(path.relative_to(ROOT) if beside else path)
         return out
 
     return {

@@ -18,13 +18,15 @@ from gradejax.tasks.base import Example, Task
 from gradejax.tasks.choices import LETTERS
 from gradejax.tasks.numbers import canonical_integer, is_plain_number, parse
 from gradejax.tasks.prompts import FORMATS
+from gradejax.tasks.reading import normalise
 from gradejax.tasks.splits import check_disjoint, split_by_hash
 
 __all__ = ["FAMILIES", "Benchmark", "check_disjoint", "gold_index", "infer_kind", "load_jsonl"]
-__all__ += ["load_task", "resolve_path", "split_by_hash"]
+__all__ += ["load_task", "lone_surrogate", "resolve_path", "split_by_hash", "twin_golds"]
 
 DATA_FOLDER = "GRADEJAX_DATA"
 KEYS = ("id", "question", "choices", "answer")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 # family -> (answer kind, format slot); any other family gets what its items show
 FAMILIES = {
     "aime": ("integer", "aime"),
@@ -110,6 +112,36 @@ def infer_kind(examples: Sequence[Example]) -> str:
     return "number" if all(is_plain_number(example.answer) for example in examples) else "text"
 
 
+def lone_surrogate(value: Any) -> str | None:
+    """The name of half a character in a text, or in any text of a JSON value; None without one.
+
+    JSON's escapes can write it ("\\ud800"), UTF-8 cannot, and no tokenizer takes it.
+    """
+    if isinstance(value, str):
+        found = _SURROGATE.search(value)
+        return None if found is None else f"the lone surrogate U+{ord(found[0]):04X}"
+    if isinstance(value, dict):
+        value = (*value, *value.values())
+    if isinstance(value, (list, tuple)):
+        return next((odd for v in value if (odd := lone_surrogate(v)) is not None), None)
+    return None
+
+
+def twin_golds(examples: Sequence[Example]) -> list[str]:
+    """Ids of the items whose right option stands among the options twice, under two letters.
+
+    Such items cannot be graded: a reply that names the other letter says the same and is wrong.
+    Public benchmarks hold some, so they load; wrong options that are equal do no harm.
+    """
+    out = []
+    for example in examples:
+        if example.choices is not None:
+            texts = [normalise(choice) for choice in example.choices]
+            if texts.count(texts[LETTERS.index(example.answer)]) > 1:
+                out.append(example.id)
+    return out
+
+
 def gold_index(labels: Sequence[str], answer_key: str) -> int:
     """The place of `answer_key` in an item's own labels (ARC has 1-4 beside A-E).
 
@@ -156,8 +188,13 @@ def _lines(path: Path):
 def _parse_line(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line, object_pairs_hook=_no_repeated_keys)
+        odd = lone_surrogate(row)
     except ValueError as error:  # JSONDecodeError and repeated keys
         raise ValueError(f"{where}: expected one JSON object a line, got {error}") from error
+    except RecursionError:
+        raise ValueError(
+            f"{where}: expected one JSON object a line, got one nested too deeply to read"
+        ) from None
     if not isinstance(row, dict):
         raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
     missing = [key for key in KEYS if key not in row]
@@ -170,6 +207,9 @@ def _parse_line(line: str, where: str) -> dict[str, Any]:
             raise ValueError(
                 f"{where}: expected {key!r} to be a non-empty string, got {row[key]!r}"
             )
+    if odd is not None:
+        key = next(key for key, value in row.items() if lone_surrogate([key, value]))
+        raise ValueError(f"{where}: {key!a} holds {odd}; expected whole characters")
     choices = row["choices"]
     if choices is not None and not (
         isinstance(choices, list)

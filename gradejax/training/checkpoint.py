@@ -3,10 +3,12 @@
 The newest checkpoint is always kept, whatever its score (fault C08); only committed ones count
 (C06: whole-number folder names that orbax finished); restoring always gets a target of shapes,
 dtypes and shardings, compared with what is on disk first, because orbax would cast a dtype
-silently (C01, C07).
+silently (C01, C07). Each step carries a digest of what was saved: storage that flips a bit would
+otherwise give a system with other parameters, and nothing would say so.
 """
 
 import contextlib
+import json
 import logging
 import math
 import os
@@ -16,19 +18,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from gradejax.training.digest import is_key, state_digest, text_digest
 from gradejax.training.files import StorageError
 
 
 class CheckpointError(StorageError):
     """A checkpoint could not be written or read; the message says which and why."""
-
-
-def _is_key(x) -> bool:
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _describe(tree) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -41,7 +39,7 @@ def _describe(tree) -> dict[str, tuple[tuple[int, ...], str]]:
                 f"state leaf {name!r} is a {type(x).__name__}, not an array: make it one, so that "
                 "its dtype is known when it is restored"
             )
-        if _is_key(x):
+        if is_key(x):
             x = jax.eval_shape(jax.random.key_data, x)
         out[name] = (tuple(x.shape), str(x.dtype))
     return out
@@ -86,10 +84,8 @@ class Checkpoints:
         if read_only and not self._folder.is_dir():
             raise CheckpointError(f"no folder of checkpoints at {self._folder}")
         if not read_only:
-            try:
+            with self._writing(f"could not make {self._folder}"):
                 self._folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise CheckpointError(f"could not make {self._folder}: {error}") from error
             for torn in self._folder.glob("*.deleted"):
                 shutil.rmtree(torn, ignore_errors=True)
         options = ocp.CheckpointManagerOptions(
@@ -102,7 +98,7 @@ class Checkpoints:
         )
         # Named handlers: without them a new process gets no metadata of what an old one saved.
         handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
-        with _quiet():
+        with _quiet(), self._writing(f"could not open {self._folder}"):
             self._manager = ocp.CheckpointManager(
                 self._folder, options=options, item_handlers=handlers
             )
@@ -147,7 +143,12 @@ class Checkpoints:
         if empty:
             raise ValueError(f"arrays without elements cannot be stored: {', '.join(empty)}")
         finite = score is not None and math.isfinite(score)
-        facts = {"meta": dict(meta or {}), "score": float(score) if finite else None}
+        # As JSON has it (tuples are lists), so that the digest is of what will be read.
+        meta = json.loads(json.dumps(dict(meta or {})))
+        facts = {
+            "meta": meta, "score": float(score) if finite else None,
+            "digest": {"state": state_digest(state), "meta": text_digest(meta)},
+        }  # fmt: skip
         try:
             with _quiet():
                 self._manager.save(
@@ -169,8 +170,16 @@ class Checkpoints:
         self._prune()
 
     def meta(self, step: int | None = None) -> dict[str, Any]:
-        """The facts stored with a step (the newest by default)."""
-        return self._facts(self._step(step))["meta"]
+        """The facts stored with a step (the newest by default).
+
+        Raises:
+          CheckpointError: none there, or they are torn, gone or not what was saved.
+        """
+        step = self._step(step)
+        facts = self._facts(step)
+        if facts["digest"] and text_digest(facts["meta"]) != facts["digest"]["meta"]:
+            raise self._altered(step, "its facts")
+        return facts["meta"]
 
     def restore(self, target: Any, step: int | None = None) -> Any:
         """Read a checkpoint into the structure of ``target``.
@@ -182,8 +191,8 @@ class Checkpoints:
           step: which; the newest by default.
 
         Raises:
-          CheckpointError: none there, damaged, or its paths, shapes or dtypes differ from the
-            target's; the message names the paths.
+          CheckpointError: none there, damaged, not what was saved, or its paths, shapes or dtypes
+            differ from the target's; the message names the paths.
         """
         step = self._step(step)
         abstract = jax.tree.map(_abstract, target)
@@ -201,6 +210,9 @@ class Checkpoints:
                 )["state"]
         except Exception as error:
             raise self._damaged(step, error) from error
+        digest = self._facts(step)["digest"]
+        if digest and state_digest(state) != digest["state"]:
+            raise self._altered(step, "its state")
         return jax.tree.map(_like, target, state)
 
     def close(self) -> None:
@@ -215,11 +227,18 @@ class Checkpoints:
 
     def _facts(self, step: int) -> dict[str, Any]:
         args = ocp.args.Composite(meta=ocp.args.JsonRestore())
-        facts = self._manager.restore(step, args=args)["meta"]
-        return facts if set(facts) == {"meta", "score"} else {"meta": facts, "score": None}
+        try:
+            with _quiet():
+                facts = self._manager.restore(step, args=args)["meta"]
+            return {"meta": facts["meta"], "score": facts["score"], "digest": facts.get("digest")}
+        except Exception as error:
+            raise self._damaged(step, error) from error
 
     def _ranked(self) -> list[int]:
-        scores = {step: self._facts(step)["score"] for step in self.all_steps()}
+        scores = {}
+        for step in self.all_steps():
+            with contextlib.suppress(CheckpointError):  # a torn one is none of the best
+                scores[step] = self._facts(step)["score"]
         return sorted((s for s in scores if scores[s] is not None), key=lambda s: (-scores[s], s))
 
     def _prune(self) -> None:
@@ -229,7 +248,8 @@ class Checkpoints:
         spare = set(steps) - set(steps[-self._keep :]) - set(best)
         for step in spare:
             gone = self._folder / f"{step}.deleted"
-            os.rename(self._folder / str(step), gone)
+            with self._writing(f"could not delete step {step} under {self._folder}"):
+                os.rename(self._folder / str(step), gone)
             shutil.rmtree(gone, ignore_errors=True)
         if spare:
             self._manager.reload()
@@ -243,12 +263,34 @@ class Checkpoints:
             )
         return step
 
+    @staticmethod
+    @contextlib.contextmanager
+    def _writing(what: str):
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"{what}: {error}; checkpoints there are untouched. Free some space (or mend the "
+                "permissions) and run the same command again to go on."
+            ) from error
+
     def _damaged(self, step: int, error: Exception) -> CheckpointError:
-        others = [s for s in self.all_steps() if s != step]
         return CheckpointError(
             f"step {step} under {self._folder} cannot be read ({type(error).__name__}: "
-            f"{str(error)[:300]}); other steps there: {others or 'none'}. Move the folder of step "
-            f"{step} away to go on from an older one."
+            f"{str(error)[:300]}); {self._others(step)}"
+        )
+
+    def _altered(self, step: int, what: str) -> CheckpointError:
+        return CheckpointError(
+            f"step {step} under {self._folder} is not what was saved: {what} has another digest "
+            f"than was stored with it; {self._others(step)}"
+        )
+
+    def _others(self, step: int) -> str:
+        others = [s for s in self.all_steps() if s != step]
+        return (
+            f"other steps there: {others or 'none'}. Use an earlier step, or move the folder of "
+            f"step {step} away to go on from an older one."
         )
 
     def _compare(self, saved, wanted, step) -> None:
@@ -271,7 +313,7 @@ def _abstract(x):
     """Shape, dtype and a sharding of the present devices: orbax would ask for the saved ones."""
     sharding = getattr(x, "sharding", None)
     # A 64-bit host array that jax would narrow stays on the host, as it was when it was saved.
-    narrowed = not _is_key(x) and jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype
+    narrowed = not is_key(x) and jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype
     if sharding is None and not narrowed:
         sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)

@@ -23,8 +23,8 @@ def storage_errors(what: str, safe: str = "nothing that was there before is chan
         ) from error
 
 
-def write_atomic(path: str | os.PathLike, text: str) -> None:
-    """Replace a text file in one step: readers see the old text or the new, never a part.
+def write_atomic(path: str | os.PathLike, content: str | bytes) -> None:
+    """Replace a file in one step: readers see the old content or the new, never a part.
 
     Raises:
       StorageError: the disk refused; the old file is unchanged.
@@ -33,8 +33,8 @@ def write_atomic(path: str | os.PathLike, text: str) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with storage_errors(str(path)):
         try:
-            with open(part, "w", encoding="utf-8") as file:
-                file.write(text)
+            with open(part, "wb") as file:
+                file.write(content if isinstance(content, bytes) else content.encode())
                 file.flush()
                 os.fsync(file.fileno())  # a rename may reach the disk before the data does
             os.replace(part, path)

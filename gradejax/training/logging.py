@@ -84,7 +84,8 @@ def read_rows(path: str | os.PathLike) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    # What is no text becomes a line that is no JSON, and is named below.
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         if number == len(lines):
             break  # what follows the last line end: nothing, or the torn beginning of a row

@@ -73,6 +73,27 @@ def _signals() -> Iterator[list[str]]:
             signal.signal(s, old)
 
 
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that both leave alike; a second one
+    ends the process at once. ``train`` has handlers of its own, which put these back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(number, frame):
+        del frame
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+    signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @jax.jit
 def _leaf_is_finite(leaves):
     return [jnp.all(jnp.isfinite(x)) for x in leaves]

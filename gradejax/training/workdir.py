@@ -1,8 +1,13 @@
 """The folder of one run: who may write there, of which config it is, and what it holds.
 
-    config.json  metrics.jsonl  results.json  events/  checkpoints/  .lock
+    config.json  inputs.json  metrics.jsonl  results.json  events/  checkpoints/  .lock
+
+A folder belongs to its config, and to the questions and experts it was trained on (inputs.json
+holds their digests), from its first checkpoint on: what comes before is worth nothing, and must not
+stand in the way of a corrected command.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -11,6 +16,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradejax.training.digest import changed_experts, changed_questions
 from gradejax.training.files import StorageError, storage_errors, write_json
 
 ABSENT = "<absent>"
@@ -101,22 +107,33 @@ class Workdir:
     def results(self) -> pathlib.Path:
         return self.path / "results.json"
 
-    def claim(self, config: Mapping[str, Any], *, may_change: Sequence[str] = ()) -> bool:
-        """Make this the folder of ``config``, or check that it is.
+    @property
+    def inputs(self) -> pathlib.Path:
+        return self.path / "inputs.json"
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a checkpoint of any seed: something that must not be mixed up."""
+        committed = "checkpoints/*/_CHECKPOINT_METADATA"
+        return any(next(self.path.glob(p), None) for p in (committed, f"seed_*/{committed}"))
+
+    def check(self, config: Mapping[str, Any], *, may_change: Sequence[str] = ()) -> bool:
+        """Whether a run of ``config`` goes on here (True) or starts (False); writes nothing.
 
         Args:
           config: the resolved config, nested, JSON-serialisable.
-          may_change: dotted keys or sections that may differ from the stored config; the new
-            values are then stored.
-
-        Returns:
-          True if the folder was claimed before (a resume), False if it is new.
+          may_change: dotted keys or sections that may differ from the stored config.
 
         Raises:
-          WorkdirError: other keys differ; each is named with both values.
+          WorkdirError: there is a checkpoint, and other keys differ; each is named with both
+            values.
         """
         if not self.config.exists():
-            write_json(self.config, config)
+            return False
+        if not self.begun:
+            with contextlib.suppress(WorkdirError):  # damaged: it is written anew
+                return all(_covered(k, may_change)
+                           for k in differences(read_config(self.path), config))  # fmt: skip
             return False
         found = differences(read_config(self.path), config)
         refused = {k: v for k, v in found.items() if not _covered(k, may_change)}
@@ -127,9 +144,58 @@ class Workdir:
                 + "\nGive another --workdir, or the old values to go on with that run"
                 + (f" (only {', '.join(may_change)} may change)." if may_change else ".")
             )  # fmt: skip
-        if found:
-            write_json(self.config, config)
         return True
+
+    def claim(
+        self, config: Mapping[str, Any], inputs: Mapping[str, Any] | None = None, *,
+        may_change: Sequence[str] = (),
+    ) -> bool:  # fmt: skip
+        """Make this the folder of ``config`` and ``inputs``, or check that it is; see ``check``.
+
+        Args:
+          config: the resolved config; values that may change are stored anew.
+          inputs: {"questions": {split: ``question_digests``}, "experts": {seat: facts}}.
+          may_change: as in ``check``.
+
+        Raises:
+          WorkdirError: there is a checkpoint, and the config, a question or an expert differs.
+          StorageError: the disk refused.
+        """
+        known = self.check(config, may_change=may_change)
+        old = self._stored_inputs() if inputs is not None and self.begun else None
+        if old is not None:
+            self._check_inputs(old, inputs)
+        as_json = json.loads(json.dumps(config))
+        if not known or read_config(self.path) != as_json:
+            write_json(self.config, config)
+        if inputs is not None and old != inputs:
+            write_json(self.inputs, inputs)
+        return known
+
+    def _stored_inputs(self) -> dict[str, Any] | None:
+        try:
+            return json.loads(self.inputs.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None  # a run of a version that kept none
+        except (OSError, ValueError) as error:
+            raise WorkdirError(
+                f"{self.inputs} is damaged ({error}), so it is not known which questions and "
+                "experts this run was trained on; delete it to go on without that check"
+            ) from error
+
+    def _check_inputs(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        lines = [
+            f"  {split} questions: {words}"
+            for split, now in new["questions"].items()
+            for words in changed_questions(old["questions"].get(split, {}), now)
+        ]
+        lines += [f"  expert {words}" for words in changed_experts(old["experts"], new["experts"])]
+        if lines:
+            raise WorkdirError(
+                f"workdir {self.path} holds a run on other questions or experts, though the config "
+                "is the same:\n" + "\n".join(lines)
+                + "\nPut the old ones back to go on with that run, or give another --workdir."
+            )  # fmt: skip
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Replace results.json; raises StorageError if the disk refuses (the old one stays)."""
@@ -138,9 +204,10 @@ class Workdir:
     def close(self) -> None:
         """Let the folder go."""
         if self._lock is not None:
-            os.ftruncate(self._lock, 0)
-            os.close(self._lock)
-            self._lock = None
+            lock, self._lock = self._lock, None
+            with contextlib.suppress(OSError):  # the name in it is for people only
+                os.ftruncate(lock, 0)
+            os.close(lock)
 
     def __enter__(self):
         return self
@@ -160,7 +227,7 @@ def read_config(path: str | os.PathLike) -> dict[str, Any]:
         return json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise WorkdirError(f"{path} is no workdir of a run: it has no config.json") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no JSON, or no text at all
         raise WorkdirError(f"{file} is damaged: {error}") from error
 
 

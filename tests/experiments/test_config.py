@@ -229,7 +229,7 @@ def test_sections_become_typed_dataclasses():
         ({"steps": 1, "pair": ("a",)}, "train.pair must have 2 items, got 1"),
         ({"steps": 1, "inner": {"sise": 1}}, "unknown key train.inner.sise; did you mean 'size'?"),
         ({"steps": 1, "inner": 3}, "train.inner must be Inner, got 3 (int)"),
-        ({"steps": 0}, "train: steps must be at least 1, got 0"),
+        ({"steps": 0}, "train.steps must be at least 1, got 0"),
     ],
 )
 def test_sections_that_do_not_fit_are_named(section, message):

@@ -119,6 +119,34 @@ def test_no_template_says_what_can_be_given(tmp_path):
         Chat(tokenizer, name="Ada")
 
 
+@pytest.mark.parametrize(
+    "template",
+    ["{% for m in messages %}{{ m.content }}", "{{ messages[0].none.deeper }}", "{{ 1 / 0 }}",
+     "{{ messages | nofilter }}"],
+)  # fmt: skip
+def test_a_broken_template_is_found_before_anything_is_asked(tmp_path, template):
+    tokenizer = load_tokenizer(write_tokenizer(tmp_path))
+    with pytest.raises(ValueError, match="chat template of Ada is broken"):
+        Chat(tokenizer, name="Ada", template=template)
+    own = load_tokenizer(write_tokenizer(tmp_path / "own", chat_template=template))
+    with pytest.raises(ValueError, match="chat template of Ada is broken"):
+        Chat(own, name="Ada")
+
+
+def test_a_template_that_refuses_a_role_says_so_in_its_own_words(tmp_path):
+    refusing = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system turns') }}{% endif %}"
+        "{{ messages[0].content }}"
+    )
+    chat = Chat(load_tokenizer(write_tokenizer(tmp_path)), name="Ada", template=refusing)
+    assert chat.render(MESSAGES) == "What is 7 + 12?"
+    with pytest.raises(ValueError, match="of Ada .* roles system, user: no system turns"):
+        chat.render([{"role": "system", "content": "Sum:"}, *MESSAGES])
+    only = refusing.replace("==", "!=")  # takes a system turn first, and nothing else
+    system = [{"role": "system", "content": "Sum:"}]
+    assert Chat(load_tokenizer(tmp_path), template=only).render(system) == "Sum:"
+
+
 def test_no_tokenizer(tmp_path):
     shutil.copy(ROOT / "qwen2" / "config.json", tmp_path)
     assert load_tokenizer(tmp_path) is None

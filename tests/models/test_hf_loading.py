@@ -230,6 +230,58 @@ def test_files_of_gpt2s_trunk_alone(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.params, checkpoint("gpt2").params)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("num_attention_heads", 0, "a whole number of at least 1, got 0"),
+        ("num_attention_heads", "four", "a whole number of at least 1, got 'four'"),
+        ("num_key_value_heads", 0, "a whole number of at least 1, got 0"),
+        ("num_hidden_layers", -2, "a whole number of at least 1, got -2"),
+        ("hidden_size", 64.5, "a whole number of at least 1, got 64.5"),
+        ("vocab_size", True, "a whole number of at least 1, got True"),
+        ("intermediate_size", [8], r"a whole number of at least 1, got \[8\]"),
+        ("max_position_embeddings", 0, "a whole number of at least 1, got 0"),
+        ("rms_norm_eps", "small", "a finite number > 0, got 'small'"),
+        ("rope_theta", 0, "a finite number > 0, got 0"),
+        ("rope_scaling", "linear", "a JSON object, got 'linear'"),
+        ("tie_word_embeddings", "no", "true or false, got 'no'"),
+        ("eos_token_id", ["</s>"], "a token id or a list of them"),
+        ("model_type", 3, "a string, got 3"),
+    ],
+)
+def test_entries_of_a_config_are_looked_at(folder, key, value, expected):
+    set_config(folder, **{key: value})
+    with pytest.raises(ValueError, match=rf"config\.json: {key} must be {expected}"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", "[" * 100_000])
+def test_a_config_that_is_no_object(folder, text):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.json"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_tensor_with_values_that_are_not_finite(folder, kind, value):
+    def change(tensors):
+        for name in tensors:
+            tensors[name] = tensors[name].astype(kind)
+        tensors[KEY][1, 2] = value
+
+    rewrite(folder, change)
+    with pytest.raises(ValueError, match=rf"'{KEY}' of .*llama holds 1 values that are not finit"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int32", "uint8", "bool"])
+def test_a_tensor_that_holds_no_floats(folder, kind):
+    rewrite(folder, lambda t: t.update({KEY: t[KEY].astype(kind)}))
+    with pytest.raises(ValueError, match=f"'{KEY}' of .*llama holds {kind}; expected a floating"):
+        load_checkpoint(folder)
+
+
 def test_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load_checkpoint(tmp_path / "nowhere")

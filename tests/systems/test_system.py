@@ -16,7 +16,8 @@ from gradejax.systems.description import pool_entries, registry_of
 from gradejax.systems.grade import fit
 from gradejax.systems.grade.config import GradeConfig
 from gradejax.systems.grade.network import Shape
-from gradejax.systems.grade.system import Anchors, GradeSystem
+from gradejax.systems.grade.system import NOBODY, Anchors, GradeSystem
+from gradejax.tasks.base import Example
 from gradejax.tasks.reasoning_gym import FAMILIES, ReasoningGymTask
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -163,3 +164,98 @@ def test_agents_with_one_model_share_one_tree(made):
     assert models[0].params is models[1].params is models[2].params
     assert models[3].params is models[4].params
     assert len({id(m.params) for m in models}) == 4 == len(system.frozen.models)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"questions": None}, "expects a list of questions; got None"),
+        ({"questions": ["1 + 1 ="], "batch_size": 0}, "batch_size must be .* at least 1, got 0"),
+        ({"questions": ["1 + 1 ="], "batch_size": 2.0}, "batch_size must be a whole number"),
+        ({"questions": ["1 + 1 ="], "abstain_below": "a"}, r"abstain_below .* \[0, 1\], got 'a'"),
+        ({"questions": ["1 + 1 =", "what is \ud800?"]}, "question 1 holds the lone surrogate U"),
+        ({"questions": [Example("a", "which?", ("x", "\udfff"), "")]}, "question 0 holds the lone"),
+        ({"questions": [Example("a", " ", None, "")]}, "question 0 must be a non-empty text"),
+        ({"questions": [3]}, "question 0 must be a non-empty text"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(made, arguments, said):
+    with pytest.raises(ValueError, match=said):
+        made[0].answer(**arguments)
+
+
+def test_a_question_that_is_too_long_is_abstained_from_alone(made):
+    """One too long for the encoder, one too long for every seat; their neighbours are answered."""
+    system, known = made
+    trunk = system.frozen.trunk.model.config.max_positions
+    tokens = lambda text: len(system.frozen.chat.tokenizer(text)["input_ids"])  # noqa: E731
+    unreadable = "1 + " * trunk + "1 ="
+    seats = "1 + "
+    while tokens(seats + "1 + ") <= trunk:
+        seats += "1 + "
+    for seat in system.frozen.registry.seats:  # the prompt around it no longer fits
+        assert tokens(seats) + seat.max_new_tokens > system.frozen.models.get(seat).context
+    plain = [known.examples[0], known.examples[1]]
+    first, one, two, last = system.answer([plain[0], unreadable, seats, plain[1]])
+    for answer in (one, two):
+        assert answer.text is None and answer.abstained and answer.probability == 0
+        assert answer.trace.depth == NOBODY and not answer.trace.asked and answer.trace.failed
+        assert all(why.startswith("too_long: ") for why in answer.trace.failed.values())
+    assert "the encoder reads at most" in one.trace.failed["M0"]
+    assert set(two.trace.failed) == set(system.seats)
+    for got, want in zip((first, last), system.answer(plain), strict=True):
+        assert (got.text, got.trace.votes) == (want.text, want.trace.votes)
+    alone = system.answer([dataclasses.replace(known.examples[0], question=seats,
+                                               choices=("x", "y"))])  # fmt: skip
+    assert alone[0].text is None and alone[0].abstained
+
+
+class Unasked:
+    """A provider that may describe and encode, and must not be asked."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def reply(self, *_):
+        raise AssertionError("asked")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"align": "foo"}, "unknown align 'foo'; choose from 'keep', 'ridge'"),
+        ({"held_out": 1.0}, r"held_out must be a share in \[0, 1\), got 1.0"),
+        ({"held_out": -0.1}, "held_out must be a share"),
+        ({"held_out": "a"}, "held_out must be a share"),
+        ({"spec": "checkpoints/logic"}, "expects an ExpertSpec"),
+        ({"align": "keep", "seat": "B3"}, "align='keep' needs features of width"),
+        ({"seat": "Z"}, "unknown expert 'Z'"),
+    ],
+)
+def test_swaps_that_make_no_sense_are_refused_before_anyone_is_asked(made, options, said):
+    system, _ = made
+    frozen = dataclasses.replace(system.frozen, provider=Unasked(system.frozen.provider))
+    asked = dataclasses.replace(system, frozen=frozen)
+    spec = dataclasses.replace(system.frozen.registry.orchestrator, manager=None)
+    with pytest.raises(ValueError, match=said):
+        asked.swap(**{"seat": "A1", "spec": spec} | options)
+
+
+def test_a_swap_without_held_out_anchors_measures_nothing(made):
+    system, _ = made
+    spec = dataclasses.replace(system.frozen.registry["A2"], seed=9)
+    _, report = system.swap("A1", spec, held_out=0.0)
+    assert report["align"] == "keep" and np.isnan(report["held_out_r2"])
+    small = dataclasses.replace(system.frozen.registry.orchestrator, manager=None)
+    _, report = system.swap("B3", small, held_out=0)
+    assert report["align"] == "ridge" and np.isnan(report["held_out_r2"])
+
+
+def test_a_swap_without_anchors_says_what_is_missing(made):
+    system, _ = made
+    bare = dataclasses.replace(system, anchors=None, without_anchors="anchors.json is damaged")
+    with pytest.raises(ValueError, match="needs the run's anchor questions: anchors.json is dam"):
+        bare.swap("A1", system.frozen.registry["A2"])

@@ -6,7 +6,14 @@ import pytest
 from gradejax.tasks.answers import make_task
 from gradejax.tasks.base import Example, Outcome
 from gradejax.tasks.choices import LETTERS
-from gradejax.tasks.data import gold_index, infer_kind, load_jsonl, load_task, resolve_path
+from gradejax.tasks.data import (
+    gold_index,
+    infer_kind,
+    load_jsonl,
+    load_task,
+    resolve_path,
+    twin_golds,
+)
 from gradejax.tasks.prompts import FORMATS
 from gradejax.tasks.splits import check_disjoint
 
@@ -60,6 +67,11 @@ def test_line_separators_inside_strings_do_not_tear_lines(tmp_path):
         (row(id="b", answer="D"), "answer 'D' is not among the choices; expected a letter of ABC"),
         (row(id="b", answer="w"), "answer 'w' is not among the choices"),
         (row(id="b", choices=["x", "x"], answer="x"), "text of exactly one option"),
+        (row(id="b", question="\ud800?"), r"'question' holds the lone surrogate U\+D800"),
+        (row(id="\udc01"), r"'id' holds the lone surrogate U\+DC01"),
+        (row(id="b", choices=["\udfff", "y", "z"]), r"'choices' holds the lone surrogate U\+DFFF"),
+        (row(id="b", notes={"\ud900": [1]}), r"'notes' holds the lone surrogate U\+D900"),
+        ('{"id": "b", "question": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
         (row(), "duplicate id 'a', first at line 1"),
     ],
 )
@@ -68,6 +80,12 @@ def test_faults_name_file_and_line(write, line, message):
     with pytest.raises(ValueError, match=message) as error:
         load_jsonl(path)
     assert str(error.value).startswith(f"{path}:2: ")
+
+
+def test_items_whose_right_option_stands_there_twice(write):
+    path = write(ROW, row(id="b", choices=["x", "Y", "y "]), row(id="c", choices=["x", "y", "x"]),
+                 row(id="d", choices=None, answer="x"))  # fmt: skip
+    assert twin_golds(load_jsonl(path)) == ["b"]
 
 
 def test_empty_file_and_wrong_encoding(write, tmp_path):

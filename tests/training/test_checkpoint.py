@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import flax.struct
 import jax
@@ -291,3 +292,116 @@ def test_what_cannot_be_stored_is_refused_by_name(tmp_path):
             checkpoints.restore({"w": jnp.ones(2)})
     with pytest.raises(ValueError, match="keep must be >= 1"):
         Checkpoints(tmp_path, keep=0)
+
+
+def data_files(folder, item):
+    """Files of an item that hold values, the largest first."""
+    files = [f for f in (folder / item).rglob("*") if f.is_file()]
+    return sorted(files, key=lambda f: -f.stat().st_size)
+
+
+def test_a_state_that_is_not_what_was_saved_is_refused(tmp_path):
+    """orbax reads a file of other values without a sign: the digest beside it tells."""
+    with Checkpoints(tmp_path, keep=3) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, {"w": jnp.full(64, step, jnp.float32)}, {"seed": 3})
+    # Whole, valid, and another state: what a flipped bit in an uncompressed chunk amounts to.
+    with Checkpoints(tmp_path / "other") as checkpoints:
+        checkpoints.save(2, {"w": jnp.full(64, 9, jnp.float32)}, {"seed": 3})
+    shutil.rmtree(tmp_path / "2" / "state")
+    shutil.copytree(tmp_path / "other" / "2" / "state", tmp_path / "2" / "state")
+    with Checkpoints(tmp_path, read_only=True) as checkpoints:
+        said = r"step 2 .*not what was saved.*other steps there: \[1\]. Use an earlier step"
+        with pytest.raises(CheckpointError, match=said):
+            checkpoints.restore({"w": jnp.zeros(64)})
+        assert float(checkpoints.restore({"w": jnp.zeros(64)}, 1)["w"][0]) == 1
+
+
+def test_no_flipped_bit_gives_another_state(tmp_path):
+    state = make()
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {"seed": 3})
+    target = make(0.0)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for file in data_files(tmp_path / "1", "state")[:4]:
+        whole = file.read_bytes()
+        for at in rng.integers(0, 8 * len(whole), 12):
+            flipped = bytearray(whole)
+            flipped[at // 8] ^= 1 << (at % 8)
+            file.write_bytes(flipped)
+            with Checkpoints(tmp_path, read_only=True) as checkpoints:
+                try:
+                    assert_same_bits(checkpoints.restore(target), state)
+                except CheckpointError:
+                    refused += 1
+        file.write_bytes(whole)
+    assert refused > 0
+
+
+@pytest.mark.parametrize("damage", ["torn", "deleted", "other"])
+def test_damaged_facts_are_named(tmp_path, damage):
+    with Checkpoints(tmp_path) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, {"w": jnp.ones(3)}, {"seed": 3})
+    (file,) = [f for f in data_files(tmp_path / "2", "meta") if "seed" in f.read_text()]
+    if damage == "torn":
+        file.write_text(file.read_text()[:20])
+    elif damage == "deleted":
+        shutil.rmtree(file.parent)
+    else:
+        file.write_text(file.read_text().replace('"seed": 3', '"seed": 4'))
+    with Checkpoints(tmp_path, keep_best=1) as checkpoints:
+        with pytest.raises(CheckpointError, match=r"step 2 .*other steps there: \[1\]"):
+            checkpoints.meta()
+        assert checkpoints.meta(1) == {"seed": 3}
+        checkpoints.save(3, {"w": jnp.ones(3)}, score=1.0)  # a torn one stops no run
+
+
+def test_a_kill_at_any_moment_of_a_save_leaves_whole_checkpoints(tmp_path):
+    """A real process is killed a little later each time; what counts as saved is what was saved."""
+    code = """
+        import sys
+        import jax.numpy as jnp
+        from gradejax.training.checkpoint import Checkpoints
+        checkpoints = Checkpoints(sys.argv[1], keep=2)
+        step = (checkpoints.latest_step() or 0) + 1
+        print("ready", flush=True)
+        while True:
+            checkpoints.save(step, {"w": jnp.full(200_000, step, jnp.float32)}, {"step": step})
+            step += 1
+        """
+    before = 0
+    for wait in (0.05, 0.13, 0.31):
+        child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
+                                 stdout=subprocess.PIPE, text=True)  # fmt: skip
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(wait)
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        with Checkpoints(tmp_path) as checkpoints:
+            for step in checkpoints.all_steps():
+                state = checkpoints.restore({"w": jnp.zeros(200_000)}, step)
+                assert (np.asarray(state["w"]) == step).all()
+                assert checkpoints.meta(step) == {"step": step}
+            latest = checkpoints.latest_step() or 0
+            assert latest >= before
+            before = latest
+
+
+def test_a_disk_that_became_read_only_is_a_storage_error(tmp_path, monkeypatch):
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, {"w": jnp.ones(2)})
+        rename = os.rename
+
+        def refuse(source, target, *args, **kwargs):
+            if str(target).endswith(".deleted"):
+                raise OSError(30, "Read-only file system")
+            return rename(source, target, *args, **kwargs)
+
+        monkeypatch.setattr(os, "rename", refuse)
+        with pytest.raises(CheckpointError, match="could not delete step 1 .*Read-only"):
+            checkpoints.save(2, {"w": jnp.ones(2)})
+        monkeypatch.undo()
+        assert checkpoints.all_steps() == [1, 2]

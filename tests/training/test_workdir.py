@@ -17,6 +17,14 @@ from gradejax.training.workdir import (
 )
 
 CONFIG = {"seed": 1, "train": {"steps": 200, "learning_rate": 3e-4}, "pool": {"agents": ("a", "b")}}
+INPUTS = {
+    "questions": {"training": {"a": "1", "b": "2", "c": "3"}, "held-out": {"e": "1", "f": "2"}},
+    "experts": {"A": {"weights": "1", "text": "1"}, "B": {"weights": "2", "text": "2"}, "C": {}},
+}
+OTHER_INPUTS = {
+    "questions": {"training": {"a": "1", "b": "9", "d": "3"}, "held-out": {"f": "2", "e": "1"}},
+    "experts": {"A": {"weights": "9", "text": "1"}, "B": {"weights": "2", "text": "9"}},
+}
 MAY_CHANGE = ("train.steps", "logging", "mode")
 
 
@@ -56,9 +64,53 @@ def test_what_may_change_is_taken_over(tmp_path):
     assert read_config(tmp_path)["logging"] == {"every": 5}
 
 
+def commit(folder, step=1):
+    """What a committed checkpoint looks like from outside."""
+    (folder / "checkpoints" / str(step)).mkdir(parents=True)
+    (folder / "checkpoints" / str(step) / "_CHECKPOINT_METADATA").write_text("{}")
+
+
+@pytest.mark.parametrize("stored", ['{"seed": 9}', '{"se'])
+def test_a_folder_without_a_checkpoint_stands_in_nobodys_way(tmp_path, stored):
+    """A first command that failed must not block the corrected one."""
+    (tmp_path / "config.json").write_text(stored)
+    (tmp_path / "checkpoints" / "1.orbax-checkpoint-tmp").mkdir(parents=True)
+    with Workdir(tmp_path) as workdir:
+        assert not workdir.begun and workdir.check(CONFIG) is False
+        assert workdir.config.read_text() == stored  # checking writes nothing
+        assert workdir.claim(CONFIG, INPUTS) is False
+        assert workdir.claim(CONFIG, OTHER_INPUTS) is True
+    assert read_config(tmp_path)["seed"] == 1
+    assert json.loads((tmp_path / "inputs.json").read_text()) == OTHER_INPUTS
+
+
+@pytest.mark.parametrize("seed_folder", ["", "seed_2"])
+def test_other_questions_and_experts_under_the_same_config_are_refused(tmp_path, seed_folder):
+    with Workdir(tmp_path) as workdir:
+        workdir.claim(CONFIG, INPUTS)
+        commit(tmp_path / seed_folder)
+        assert workdir.claim(CONFIG, INPUTS) is True
+        with pytest.raises(WorkdirError) as error:
+            workdir.claim(CONFIG, OTHER_INPUTS)
+        said = str(error.value)
+        for line in ("training questions: 1 changed: b", "training questions: 1 gone: c",
+                     "training questions: 1 new: d", "expert A: other weights or config.json",
+                     "expert B: other tokenizer or chat template", "expert C: gone",
+                     "held-out questions: the same questions in another order"):  # fmt: skip
+            assert f"  {line}\n" in said, said
+        assert json.loads(workdir.inputs.read_text()) == INPUTS
+        workdir.inputs.write_text("{")
+        with pytest.raises(WorkdirError, match="inputs.json is damaged .* delete it to go on"):
+            workdir.claim(CONFIG, INPUTS)
+        workdir.inputs.unlink()  # a run of a version that kept none
+        assert workdir.claim(CONFIG, INPUTS) is True
+        assert json.loads(workdir.inputs.read_text()) == INPUTS
+
+
 def test_another_config_is_refused_with_keys_and_both_values(tmp_path):
     with Workdir(tmp_path) as workdir:
         workdir.claim(CONFIG, may_change=MAY_CHANGE)
+        commit(tmp_path)
         before = workdir.config.read_bytes()
         other = {"seed": 2, "train": {"steps": 400, "learning_rate": 1e-3}, "new": {"x": None}}
         with pytest.raises(WorkdirError) as error:
@@ -76,6 +128,7 @@ def test_a_prefix_is_a_whole_section_name(tmp_path):
     # "train.steps" does not let "train.steps_inner" through, nor "mode" "model"
     with Workdir(tmp_path) as workdir:
         workdir.claim({"train": {"steps_inner": 1}, "model": "a"}, may_change=MAY_CHANGE)
+        commit(tmp_path)
         for other in ({"train": {"steps_inner": 2}, "model": "a"},
                       {"train": {"steps_inner": 1}, "model": "b"}):  # fmt: skip
             with pytest.raises(WorkdirError):
@@ -120,6 +173,7 @@ def test_what_is_no_workdir(tmp_path):
         Workdir(tmp_path / "file" / "below")
     with pytest.raises(WorkdirError, match="no workdir of a run: it has no config.json"):
         read_config(tmp_path)
-    (tmp_path / "config.json").write_text('{"a": ')
-    with pytest.raises(WorkdirError, match="config.json is damaged"):
-        read_config(tmp_path)
+    for damaged in (b'{"a": ', b'{"a": "\xff"}'):
+        (tmp_path / "config.json").write_bytes(damaged)
+        with pytest.raises(WorkdirError, match="config.json is damaged"):
+            read_config(tmp_path)

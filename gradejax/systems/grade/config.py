@@ -1,6 +1,7 @@
 """GRADE's settings; the defaults are the paper's Table 5, the rest are choices named [choice]."""
 
 import dataclasses
+import math
 
 from gradejax.coordination.combination import READ_MASKS
 from gradejax.coordination.cross_read import RELAXATIONS
@@ -89,6 +90,11 @@ class GradeConfig:
                     f"grade.{name} must be one of {', '.join(choices)}; got "
                     f"{getattr(self, name)!r}"
                 )
+        for field in dataclasses.fields(self):
+            # An infinite clip turns it off; an infinite rate or weight only ends in NaN.
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not math.isfinite(value) and field.name != "clip":
+                raise ValueError(f"grade.{field.name} must be a finite number; got {value}")
         for name, low in (
             ("d", 1), ("group_size", 2), ("inner_epochs", 1), ("memory_slots", 1), ("anchors", 1),
             ("fixed_k", 0), ("clip", 0), ("kl_weight", 0), ("cost_weight", 0), ("std_floor", 0),

@@ -5,29 +5,29 @@ unavailable for the question and the gates decide again.
 """
 
 import dataclasses
+import numbers
 import time
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradejax.coordination import calibration as calibration_lib
-from gradejax.coordination import swap as swap_lib
 from gradejax.experts.ask import Request, ask
 from gradejax.experts.replies import Missing, Reply
 from gradejax.experts.spec import ExpertSpec
 from gradejax.systems import asking
 from gradejax.systems.grade import infer as infer_lib
+from gradejax.systems.grade.exchange import exchange
 from gradejax.systems.grade.network import Params, Shape
 from gradejax.systems.questions import QuestionSet, make_question_set
 from gradejax.tasks.answers import make_task
 from gradejax.tasks.base import Example, Task
+from gradejax.tasks.data import lone_surrogate
 from gradejax.tasks.prompts import FORMATS
 from gradejax.types import Batch
 
 _NOT_ASKED = Missing("failed", "not asked")
-R2_WARNING = 0.5  # below it a swapped agent's messages are mostly unlike the old ones
+NOBODY = -1  # depth of a question that nobody could be asked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +35,15 @@ class Trace:
     """How an answer came about.
 
     Attributes:
-      depth: 0 the orchestrator alone, 1 one manager's sub-pool, 2 the pool.
+      depth: 0 the orchestrator alone, 1 one manager's sub-pool, 2 the pool; NOBODY when no seat
+        was left that could be asked.
       manager: its name at depth 1, else None.
       asked: names of the agents whose answer was asked for ("M0" at depth 0).
       read: (reader, read) pairs.
       kept: names of the agents that were kept.
       votes: name → canonical answer (None: no answer) of each agent asked.
-      failed: name → why its call failed, when a fallback was needed.
+      failed: name → why its call failed (also: the question is too long for it), when a fallback
+        was needed.
       tokens: prompt and reply tokens of all calls made.
       active_params: parameters evaluated, M0 included; an agent counts each time it is called.
       seconds: of the whole batch, divided by its questions.
@@ -62,7 +64,8 @@ class Trace:
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """text: the canonical answer, None for none or when abstaining; probability: p_Θ of the answer
-    (kept when abstaining); abstained; trace."""
+    (kept when abstaining); abstained: it fell below ``abstain_below``, or nobody could be asked;
+    trace."""
 
     text: str | None
     probability: float
@@ -91,7 +94,7 @@ class GradeSystem:
       task: how replies are read.
       shape: static facts.
       params: trained. memory: frozen. calibration: statistics.
-      anchors: for swaps.
+      anchors: for swaps. without_anchors: when they are None, what is missing.
     """
 
     frozen: asking.Frozen
@@ -101,6 +104,7 @@ class GradeSystem:
     memory: Any
     calibration: Any
     anchors: Anchors | None = None
+    without_anchors: str = "this system has none; restore it from a run's workdir"
 
     @property
     def seats(self) -> tuple[str, ...]:
@@ -115,6 +119,10 @@ class GradeSystem:
                batch_size: int = 64) -> list[Answer]:  # fmt: skip
         """Answer questions, asking only the experts that the gates choose.
 
+        A question that is too long for a chosen expert counts as a failed call: the gates choose
+        again without it. One that is too long for the encoder or for every seat is abstained from
+        (``trace.failed`` says why); the others of the call are answered.
+
         Args:
           questions: texts, or Examples (whose gold answer, if any, is not looked at).
           abstain_below: with p_Θ of the answer below it the text is None.
@@ -124,13 +132,17 @@ class GradeSystem:
           One Answer a question, in order.
 
         Raises:
-          ValueError: an empty question, a probability outside [0, 1].
-          PromptTooLong: a question that does not fit an expert's context.
+          ValueError: no list of questions, an empty question or one that is no valid text, a
+            probability outside [0, 1], a batch size below 1.
         """
-        if not 0 <= abstain_below <= 1:
-            raise ValueError(f"abstain_below must be in [0, 1], got {abstain_below}")
+        if not isinstance(abstain_below, numbers.Real) or not 0 <= abstain_below <= 1:
+            raise ValueError(f"abstain_below must be in [0, 1], got {abstain_below!r}")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
         if isinstance(questions, (str, Example)):
             raise ValueError("answer expects a list of questions; got a single one")
+        if not isinstance(questions, Iterable):
+            raise ValueError(f"answer expects a list of questions; got {questions!r}")
         examples = [_example(i, q) for i, q in enumerate(questions)]
         out: list[Answer] = []
         for at in range(0, len(examples), batch_size):
@@ -145,6 +157,11 @@ class GradeSystem:
 
     def _answer(self, examples: list[Example], abstain_below: float) -> list[Answer]:
         begin = time.perf_counter()
+        reasons = asking.unreadable(self.frozen, examples)
+        if any(reasons):
+            rest = [e for e, why in zip(examples, reasons, strict=True) if why is None]
+            answered = iter(self._answer(rest, abstain_below) if rest else ())
+            return [next(answered) if why is None else self._unread(why) for why in reasons]
         states = asking.trunk_states(self.frozen, examples)
         allowed = np.ones((len(examples), len(self.seats)), bool)
         replies: dict[tuple[str, int], Reply | Missing] = {}
@@ -198,7 +215,16 @@ class GradeSystem:
             messages = query.orchestrator if seat == head else query.expert
             requests.append(Request(seat, query.id, messages))
         return ask(self.frozen.registry, requests, providers=self.frozen.providers,
-                   store=self.frozen.store, on_error="missing", max_missing=1.0)  # fmt: skip
+                   store=self.frozen.store, on_error="missing", on_long="missing",
+                   max_missing=1.0)  # fmt: skip
+
+    def _unread(self, why: str) -> Answer:
+        """Abstains from a question that the encoder, M0's trunk, cannot read."""
+        trace = Trace(
+            depth=NOBODY, manager=None, asked=(), read=(), kept=(), votes={},
+            failed={self.seats[-1]: why}, tokens=0, active_params=0, seconds=0.0,
+        )  # fmt: skip
+        return Answer(None, 0.0, True, trace)
 
     def _question_set(self, examples, replies, states) -> QuestionSet:
         width = self.shape.pool.trunk_width
@@ -225,7 +251,11 @@ class GradeSystem:
         text = known.texts[i][column] if column >= 0 else None
         if text is not None and known.examples[i].choices is not None:
             text = text.split(".", 1)[0]  # the letter of the option
-        abstained = text is not None and probability < abstain_below
+        if int(result.depth[i]) == NOBODY:
+            text, probability = None, 0.0  # of options the best would be named all the same
+        abstained = int(result.depth[i]) == NOBODY or (
+            text is not None and probability < abstain_below
+        )
         asked = tuple(s for s, m in zip(seats, result.asked[i], strict=True) if m)
         said = {s: int(known.records.answers[i][seats.index(s)]) for s in asked}
         paid = [s for s in seats if s in asked or s == seats[-1]]
@@ -248,7 +278,7 @@ class GradeSystem:
 
     def swap(self, seat: str, spec: ExpertSpec, *, align: str | None = None,
              held_out: float = 0.25) -> tuple["GradeSystem", dict[str, Any]]:  # fmt: skip
-        """Put another expert on a seat; gates stay as they are.
+        """Put another expert on a seat; gates stay as they are. See ``exchange``.
 
         The adapter Φ of the seat is kept when the weights are the same or, by default, when widths
         match ("keep"); else it is fitted from the new expert's anchor features to the old agent's
@@ -258,89 +288,33 @@ class GradeSystem:
           seat: which agent.
           spec: the new expert.
           align: "keep", "ridge", or None to choose.
-          held_out: share of the anchors that R² is measured on.
+          held_out: share of the anchors that R² is measured on, in [0, 1); 0 measures none.
 
         Returns:
           (the new system, report: align, held_out_r2, penalty).
 
         Raises:
-          ValueError: unknown seat, the orchestrator's (its trunk is the encoder), no anchors, or
-            "keep" with other widths.
+          ValueError: unknown seat, the orchestrator's (its trunk is the encoder), no anchors,
+            "keep" with other widths, another align or held_out; all before anything is asked.
         """
-        if seat == self.seats[-1]:
-            raise ValueError(
-                f"{seat!r} is the orchestrator, whose trunk encodes the questions; it cannot be "
-                f"swapped. Choose from {', '.join(self.seats[:-1])}"
-            )
         if self.anchors is None:
-            raise ValueError("this system has no anchor questions; restore it from a run's workdir")
-        registry = self.frozen.registry.swap(seat, spec)
-        index = self.seats.index(seat)
-        frozen = dataclasses.replace(self.frozen, registry=registry)
-        old_model = self.frozen.models.get(self.frozen.registry[seat])
-        new_model = frozen.models.get(registry[seat])
-        queries = [asking.messages_of(e, self.task) for e in self.anchors.questions]
-        replies = ask(
-            registry, [Request(seat, q.id, q.expert) for q in queries],
-            providers=frozen.providers, store=frozen.store,
-        )
-        new = np.stack([r.hidden for r in replies]).astype(np.float64)
-        network = self.params.network["params"]
-        phi = network["adapters"][f"agent_{index}"]
-        kernel, bias = (np.asarray(phi[k], np.float64) for k in ("kernel", "bias"))
-        old = self.anchors.features[index].astype(np.float64) @ kernel + bias
-        same = new_model.digest == old_model.digest
-        kind = align or ("keep" if same or new.shape[1] == kernel.shape[0] else "ridge")
-        if kind not in ("keep", "ridge"):
-            raise ValueError(f"unknown align {kind!r}; choose from 'keep', 'ridge'")
-        if kind == "keep" and new.shape[1] != kernel.shape[0]:
             raise ValueError(
-                f"align='keep' needs features of width {kernel.shape[0]}; the new expert's have "
-                f"{new.shape[1]}: use 'ridge'"
+                f"swapping an expert needs the run's anchor questions: {self.without_anchors}"
             )
-        test = np.zeros(len(new), bool)
-        test[:: max(1, round(1 / held_out))] = held_out > 0
-        exists = self.anchors.available[:, index]
-        report: dict[str, Any] = {"align": kind, "penalty": None}
-        if kind == "ridge":
-            fit = swap_lib.align(new[exists], old[exists], test[exists])
-            kernel, bias = fit.kernel, fit.bias
-            report |= {"penalty": fit.penalty, "held_out_r2": fit.held_out_r2}
-        else:
-            rows = exists & test
-            report["held_out_r2"] = swap_lib.r_squared(new[rows] @ kernel + bias, old[rows])
-        if report["held_out_r2"] < R2_WARNING and not same:
-            warnings.warn(
-                f"swap of {seat!r}: on held-out anchors the new expert's messages explain only "
-                f"{report['held_out_r2']:.2f} of the old agent's (R²); check accuracy before use",
-                stacklevel=2,
-            )
-        messages = new @ kernel + bias
-        mean, sigma = np.array(self.calibration.mean), np.array(self.calibration.sigma)
-        mean[index], sigma[index] = messages.mean(0), messages.std(0)
-        adapters = network["adapters"] | {
-            f"agent_{index}": {"kernel": kernel.astype(mean.dtype), "bias": bias.astype(mean.dtype)}
-        }
-        params = self.params.replace(
-            network={"params": network | {"adapters": adapters}}
-        )
-        shape = dataclasses.replace(self.shape, pool=frozen.pool())
-        features = list(self.anchors.features)
-        features[index] = new.astype(np.float32)
-        swapped = dataclasses.replace(
-            self, frozen=frozen, shape=shape, params=params,
-            calibration=calibration_lib.Calibration(mean=mean, sigma=sigma),
-            anchors=dataclasses.replace(self.anchors, features=tuple(features)),
-        )  # fmt: skip
-        return swapped, report
+        return exchange(self, seat, spec, align=align, held_out=held_out)
 
 
 def _example(i: int, question: str | Example) -> Example:
+    text = question.question if isinstance(question, Example) else question
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"question {i} must be a non-empty text or an Example; got {question!r}")
+    choices = question.choices or () if isinstance(question, Example) else ()
+    for part in (text, *choices):
+        if (odd := lone_surrogate(part)) is not None:
+            raise ValueError(f"question {i} holds {odd}, which no text can hold: {part[:80]!a}")
     if isinstance(question, Example):
         # Ids of a call must differ; the question's own may repeat.
         return dataclasses.replace(question, id=f"{i}:{question.id}")
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError(f"question {i} must be a non-empty text or an Example; got {question!r}")
     return Example(id=f"{i}", question=question, choices=None, answer="")
 
 

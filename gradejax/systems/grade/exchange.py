@@ -1,0 +1,102 @@
+"""Another expert on an agent's seat of a trained system: its adapter and statistics, no gate."""
+
+import dataclasses
+import numbers
+import warnings
+from typing import Any
+
+import numpy as np
+
+from gradejax.coordination import calibration as calibration_lib
+from gradejax.coordination import swap as swap_lib
+from gradejax.experts.ask import Request, ask
+from gradejax.experts.spec import ExpertSpec
+from gradejax.systems import asking
+
+ALIGN = ("keep", "ridge")
+R2_WARNING = 0.5  # below it a swapped agent's messages are mostly unlike the old ones
+
+
+def _check(system, seat: str, spec, align, held_out) -> None:
+    seats = system.seats
+    if seat == seats[-1]:
+        raise ValueError(
+            f"{seat!r} is the orchestrator, whose trunk encodes the questions; it cannot be "
+            f"swapped. Choose from {', '.join(seats[:-1])}"
+        )
+    if not isinstance(spec, ExpertSpec):
+        raise ValueError(f"swap expects an ExpertSpec, got {spec!r}")
+    if align is not None and align not in ALIGN:
+        raise ValueError(
+            f"unknown align {align!r}; choose from {', '.join(map(repr, ALIGN))}, or None to choose"
+        )
+    if not isinstance(held_out, numbers.Real) or not 0 <= held_out < 1:
+        raise ValueError(f"held_out must be a share in [0, 1), got {held_out!r}")
+
+
+def exchange(system, seat: str, spec: ExpertSpec, *, align: str | None, held_out: float
+             ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """(The system with ``spec`` on ``seat``, a report); see ``GradeSystem.swap``.
+
+    Args:
+      system: a GradeSystem with anchors.
+      seat, spec, align, held_out: as there.
+    """
+    _check(system, seat, spec, align, held_out)
+    registry = system.frozen.registry.swap(seat, spec)
+    index = system.seats.index(seat)
+    frozen = dataclasses.replace(system.frozen, registry=registry)
+    old_model = system.frozen.models.get(system.frozen.registry[seat])
+    new_model = frozen.models.get(registry[seat])
+    network = system.params.network["params"]
+    phi = network["adapters"][f"agent_{index}"]
+    kernel, bias = (np.asarray(phi[k], np.float64) for k in ("kernel", "bias"))
+    same = new_model.digest == old_model.digest
+    fits = new_model.width == kernel.shape[0]
+    kind = align or ("keep" if same or fits else "ridge")
+    if kind == "keep" and not fits:
+        raise ValueError(
+            f"align='keep' needs features of width {kernel.shape[0]}; the new expert's have "
+            f"{new_model.width}: use 'ridge'"
+        )
+    queries = [asking.messages_of(e, system.task) for e in system.anchors.questions]
+    replies = ask(
+        registry, [Request(seat, q.id, q.expert) for q in queries],
+        providers=frozen.providers, store=frozen.store,
+    )
+    new = np.stack([r.hidden for r in replies]).astype(np.float64)
+    old = system.anchors.features[index].astype(np.float64) @ kernel + bias
+    test = np.zeros(len(new), bool)
+    if held_out > 0:
+        test[:: max(1, round(1 / held_out))] = True
+    exists = system.anchors.available[:, index]
+    report: dict[str, Any] = {"align": kind, "penalty": None}
+    if kind == "ridge":
+        fit = swap_lib.align(new[exists], old[exists], test[exists])
+        kernel, bias = fit.kernel, fit.bias
+        report |= {"penalty": fit.penalty, "held_out_r2": fit.held_out_r2}
+    else:
+        rows = exists & test
+        r2 = swap_lib.r_squared(new[rows] @ kernel + bias, old[rows]) if rows.any() else np.nan
+        report["held_out_r2"] = float(r2)
+    if report["held_out_r2"] < R2_WARNING and not same:
+        warnings.warn(
+            f"swap of {seat!r}: on held-out anchors the new expert's messages explain only "
+            f"{report['held_out_r2']:.2f} of the old agent's (R²); check accuracy before use",
+            stacklevel=3,
+        )
+    messages = new @ kernel + bias
+    mean, sigma = np.array(system.calibration.mean), np.array(system.calibration.sigma)
+    mean[index], sigma[index] = messages.mean(0), messages.std(0)
+    adapters = network["adapters"] | {
+        f"agent_{index}": {"kernel": kernel.astype(mean.dtype), "bias": bias.astype(mean.dtype)}
+    }
+    params = system.params.replace(network={"params": network | {"adapters": adapters}})
+    features = list(system.anchors.features)
+    features[index] = new.astype(np.float32)
+    swapped = dataclasses.replace(
+        system, frozen=frozen, shape=dataclasses.replace(system.shape, pool=frozen.pool()),
+        params=params, calibration=calibration_lib.Calibration(mean=mean, sigma=sigma),
+        anchors=dataclasses.replace(system.anchors, features=tuple(features)),
+    )  # fmt: skip
+    return swapped, report
