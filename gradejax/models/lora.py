@@ -1,43 +1,332 @@
 """Low-rank adapters of a frozen decoder, several of them in one batch (arXiv:2106.09685).
 
-Letters: B rows, T tokens, n adapters, r rank.
+The n adapters of one backbone are stacked, A [n, in, r] and B [n, r, out], and every row of a batch
+says how much of each it wants by weights w [B, n]:
+
+    delta = ((x·A_cat) ⊙ repeat(w · scale, r)) · B_cat,   A_cat [in, n·r], B_cat [n·r, out]
+
+One-hot w: the row uses that adapter. Several nonzero: a mixture of outputs. All zero: the frozen
+base. A row never depends on its neighbours' adapters, and an adapter that no row weighs gets
+gradients of exactly 0. Adapters of lower rank are filled up with zeros in A *and* B: such places
+add nothing and get no gradient (each factor's gradient carries the other), so they stay zero.
+
+Letters: B rows, T tokens, n adapters, r rank, E width, F mlp width, N query heads, K key heads,
+R = N/K, H head_dim.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.struct
+import jax
 import jax.numpy as jnp
+import numpy as np
+
+from gradejax.models.config import DecoderConfig
+
+TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+INITS = ("kaiming", "normal")
 
 
 @flax.struct.dataclass
 class Lora:
     """n adapters and how much of each the rows of a batch want.
 
-    tree: {"layers_3": {"q": {"a": [n, in, r], "b": [n, r, out]}}}; what is left out is not adapted.
-    weights: [B, n]. scale: [n], alpha/r of each adapter.
+    Train ``tree`` (and ``weights``, of a learned mixture) alone: ``scale`` is data that goes with
+    the adapters, and the base is not in here at all, so that no optimiser can move it (fault D07).
+    Pass it to jitted functions as an argument; closed over, it would be a constant (fault D09).
+
+    Attributes:
+      tree: {"layers_3": {"q": {"a": [n, in, r], "b": [n, r, out]}}}; r may differ between entries.
+        A layer or target that is left out is not adapted and costs nothing.
+      weights: [B, n] float, or None before it is said which rows want what.
+      scale: [n] float32, alpha/r of each adapter (alpha/sqrt(r) of rank-stabilised ones).
     """
 
     tree: Mapping[str, Any]
-    weights: Any
-    scale: Any
+    weights: jax.Array | None
+    scale: jax.Array
+
+    @property
+    def count(self) -> int:
+        return self.scale.shape[0]
+
+    def for_rows(self, adapters: Sequence[int]) -> "Lora":
+        """These adapters with row b using ``adapters[b]``; -1 is the frozen base.
+
+        Raises:
+          ValueError: an index that is no adapter.
+        """
+        index = np.asarray(adapters)
+        if index.ndim != 1 or index.size == 0 or index.min() < -1 or index.max() >= self.count:
+            raise ValueError(
+                f"rows must name adapters 0 to {self.count - 1}, or -1 for the base, in one list; "
+                f"got {index.tolist()}"
+            )
+        return self.replace(weights=jax.nn.one_hot(jnp.asarray(index), self.count))
 
     def entry(self, layer: int) -> Mapping[str, Any]:
         """What adapts this layer, by target; empty when nothing does."""
         return self.tree.get(f"layers_{layer}", {})
 
+    def copy(self) -> "Lora":
+        """The same values in buffers of their own: a reference policy must outlive donation and
+        not follow the trained adapters (fault D08)."""
+        return jax.tree.map(jnp.copy, self)
+
+
+def target_sizes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
+    """(in, out) of every matrix of this decoder that can be adapted."""
+    c = config
+    q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    sizes = {"q": (c.width, q), "k": (c.width, kv), "v": (c.width, kv), "o": (q, c.width),
+             "gate": (c.width, c.mlp_width), "up": (c.width, c.mlp_width),
+             "down": (c.mlp_width, c.width)}  # fmt: skip
+    return sizes
+
+
+def chosen_targets(config: DecoderConfig, targets: Sequence[str] | None) -> tuple[str, ...]:
+    """``targets`` in TARGETS' order (None: all that the decoder has), checked."""
+    known = target_sizes(config)
+    if isinstance(targets, str):
+        targets = [t for t in re.split(r"[,\s]+", targets) if t]
+    wanted = list(known) if targets is None else list(targets)
+    if unknown := [t for t in wanted if t not in known]:
+        raise ValueError(
+            f"unknown LoRA target {', '.join(map(repr, unknown))} for {config.family}; choose from "
+            f"{', '.join(known)}"
+        )
+    if not wanted:
+        raise ValueError(f"no LoRA target given; choose from {', '.join(known)}")
+    return tuple(t for t in TARGETS if t in wanted)
+
+
+def chosen_layers(
+    config: DecoderConfig, layers: Sequence[int] | None, last_n: int | None
+) -> tuple[int, ...]:
+    """The layers to adapt: those listed, the last ``last_n``, or all; checked."""
+    count = config.num_layers
+    if layers is not None and last_n is not None:
+        raise ValueError("give layers or last_n, not both")
+    if last_n is not None:
+        if not 1 <= last_n <= count:
+            raise ValueError(f"last_n must lie in 1 to {count}, the decoder's layers; got {last_n}")
+        return tuple(range(count - last_n, count))
+    wanted = range(count) if layers is None else layers
+    if bad := [i for i in wanted if not 0 <= i < count]:
+        raise ValueError(f"no layer {', '.join(map(str, bad))}; choose from 0 to {count - 1}")
+    if not len(wanted):
+        raise ValueError(f"no layer to adapt; choose from 0 to {count - 1}")
+    return tuple(sorted(set(wanted)))
+
+
+def _each(value, count: int, name: str) -> list:
+    """One value for each of ``count`` adapters."""
+    values = list(value) if isinstance(value, Sequence | np.ndarray) else [value] * count
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} entries for {count} adapters: {values}")
+    return values
+
+
+def init_lora(
+    config: DecoderConfig,
+    rng: jax.Array,
+    ranks: int | Sequence[int],
+    *,
+    n: int | None = None,
+    targets: Sequence[str] | None = None,
+    layers: Sequence[int] | None = None,
+    last_n: int | None = None,
+    alpha: float | Sequence[float] | None = None,
+    rank_stabilised: bool = False,
+    init: str = "kaiming",
+    dtype=jnp.float32,
+) -> Lora:
+    """Adapters that change nothing yet: A random, B zero, so the start is exactly the base.
+
+    Args:
+      config: of the decoder they are for.
+      rng: key; adapter, layer and target each draw their own, so that adding one changes no other.
+      ranks: one rank for all adapters, or one for each.
+      n: number of adapters; needed when ``ranks`` is an int and there is more than one.
+      targets: names from TARGETS, None for all that the decoder has.
+      layers: layers to adapt, counted from 0; None for all.
+      last_n: in place of ``layers``: only the last so many.
+      alpha: strength, one or one per adapter; None takes each one's rank (a scale of 1, or sqrt(r)
+        when rank-stabilised). It is divided by the rank here, so give alpha itself (T14).
+      rank_stabilised: scale is alpha/sqrt(r) in place of alpha/r (arXiv:2312.03732).
+      init: of A: 'kaiming', uniform in ±1/sqrt(in) as PEFT draws it, or 'normal', N(0, 0.02²).
+      dtype: of A and B.
+
+    Raises:
+      ValueError: an unknown target, layer or init, a rank below 1, lists of different lengths.
+    """
+    count = n if n is not None else (1 if isinstance(ranks, int) else len(ranks))
+    if count < 1:
+        raise ValueError(f"at least one adapter is needed, got n={count}")
+    ranks = [int(r) for r in _each(ranks, count, "ranks")]
+    if min(ranks) < 1:
+        raise ValueError(f"ranks must be at least 1, got {ranks}")
+    if init not in INITS:
+        raise ValueError(f"unknown init {init!r}; choose from {', '.join(INITS)}")
+    alphas = _each(ranks if alpha is None else alpha, count, "alpha")
+    sizes, largest = target_sizes(config), max(ranks)
+    names = chosen_targets(config, targets)
+
+    def factors(layer: int, target: str):
+        wide, out = sizes[target]
+        a = []
+        for i, rank in enumerate(ranks):
+            key = jax.random.fold_in(jax.random.fold_in(rng, i), layer)
+            key = jax.random.fold_in(key, TARGETS.index(target))
+            if init == "kaiming":  # kaiming_uniform(a=sqrt(5)) of an (r, in) matrix
+                drawn = jax.random.uniform(key, (wide, rank), jnp.float32, -1.0, 1.0) * wide**-0.5
+            else:
+                drawn = 0.02 * jax.random.normal(key, (wide, rank), jnp.float32)
+            a.append(jnp.pad(drawn, ((0, 0), (0, largest - rank))))
+        return {"a": jnp.stack(a).astype(dtype), "b": jnp.zeros((count, largest, out), dtype)}
+
+    return Lora(
+        tree={f"layers_{i}": {t: factors(i, t) for t in names}
+              for i in chosen_layers(config, layers, last_n)},
+        weights=None,
+        scale=scales(ranks, alphas, rank_stabilised),
+    )  # fmt: skip
+
+
+def scales(ranks, alphas, rank_stabilised: bool = False) -> jax.Array:
+    """alpha/r, or alpha/sqrt(r), of each adapter, [n] float32."""
+    ranks = np.asarray(ranks, np.float64)
+    below = np.sqrt(ranks) if rank_stabilised else ranks
+    return jnp.asarray(np.asarray(alphas, np.float64) / below, jnp.float32)
+
 
 def lora_delta(x, entry, weights, scale):
-    """What the adapters add to a product, [B, T, out].
+    """What the adapters add to one product.
 
     Args:
       x: [B, T, in], the product's input.
-      entry: {"a": [n, in, r], "b": [n, r, out]}.
+      entry: {"a": [n, in, r], "b": [n, r, out]}, or packed [in, n·r] and [n·r, out] (``packed``).
       weights: [B, n].
-      scale: [n].
+      scale: [n]; no gradient reaches it.
+
+    Returns:
+      [B, T, out] of x's dtype. The factors are cast to it; the gain is taken in float32 before.
     """
-    a, b = entry["a"].astype(x.dtype), entry["b"].astype(x.dtype)
-    count, size, rank = a.shape
-    inner = x @ a.transpose(1, 0, 2).reshape(size, count * rank)
-    share = jnp.repeat(weights * scale[None, :], rank, axis=1).astype(x.dtype)
-    return (inner * share[:, None, :]) @ b.reshape(count * rank, -1)
+    a, b = entry["a"], entry["b"]
+    count = scale.shape[0]
+    if weights is None:
+        raise ValueError("this Lora does not say which rows use it; see Lora.for_rows or weights=")
+    if weights.shape != (x.shape[0], count):
+        raise ValueError(
+            f"LoRA weights must be [rows, adapters] = {(x.shape[0], count)}, got {weights.shape}"
+        )
+    if a.ndim == 3:
+        a, b = _flat(a, b)
+    gain = weights.astype(jnp.float32) * jax.lax.stop_gradient(scale)[None, :]
+    gain = jnp.repeat(gain, a.shape[1] // count, axis=1)[:, None, :].astype(x.dtype)
+    return ((x @ a.astype(x.dtype)) * gain) @ b.astype(x.dtype)
+
+
+def _flat(a, b):
+    count, wide, rank = a.shape
+    return a.swapaxes(0, 1).reshape(wide, count * rank), b.reshape(count * rank, b.shape[-1])
+
+
+def packed(lora: Lora) -> Lora:
+    """The same adapters with A_cat and B_cat laid out once, for loops that use them many times.
+
+    ``lora_delta`` takes both forms; ``merge``, ``stack`` and the PEFT files want the unpacked one.
+    """
+    return lora.replace(tree={
+        layer: {t: dict(zip("ab", _flat(e["a"], e["b"]), strict=True)) for t, e in entries.items()}
+        for layer, entries in lora.tree.items()
+    })  # fmt: skip
+
+
+def stack(loras: Sequence[Lora]) -> Lora:
+    """Adapters of several ``Lora`` in one, in order; ranks, targets and layers may differ.
+
+    Where an adapter lacks a target or layer it gets zeros in A and B, which stay zero under
+    training. Which rows want what is to be said anew.
+    """
+    if not loras:
+        raise ValueError("no adapters to stack")
+    where = {(layer, t) for x in loras for layer, entries in x.tree.items() for t in entries}
+    tree: dict[str, dict[str, Any]] = {}
+    for layer, target in sorted(where, key=lambda w: (int(w[0][7:]), TARGETS.index(w[1]))):
+        found = [x.tree.get(layer, {}).get(target) for x in loras]
+        some = next(e for e in found if e is not None)
+        ins, outs = some["a"].shape[1], some["b"].shape[2]
+        rank = max(e["a"].shape[2] for e in found if e is not None)
+        kind = jnp.result_type(*[e["a"].dtype for e in found if e is not None])
+        a, b = [], []
+        for lora, e in zip(loras, found, strict=True):
+            if e is None:
+                e = {"a": jnp.zeros((lora.count, ins, 0)), "b": jnp.zeros((lora.count, 0, outs))}
+            if e["a"].shape[1] != ins or e["b"].shape[2] != outs:
+                raise ValueError(
+                    f"adapters of different models: {layer}/{target} is {ins}→{outs} in one and "
+                    f"{e['a'].shape[1]}→{e['b'].shape[2]} in another"
+                )
+            short = rank - e["a"].shape[2]
+            a.append(jnp.pad(e["a"].astype(kind), ((0, 0), (0, 0), (0, short))))
+            b.append(jnp.pad(e["b"].astype(kind), ((0, 0), (0, short), (0, 0))))
+        tree.setdefault(layer, {})[target] = {"a": jnp.concatenate(a), "b": jnp.concatenate(b)}
+    return Lora(tree=tree, weights=None, scale=jnp.concatenate([x.scale for x in loras]))
+
+
+def merge(params, lora: Lora, weights) -> Any:
+    """Base parameters with a mixture of adapters added in: a plain tree for a plain decoder.
+
+    Only the seven matrices change. A tied embedding is never among them, so nothing leaks from the
+    head into it (T15). The merged tree holds the adapters already: do not pass them again.
+
+    Args:
+      params: a decoder's {"params": tree}.
+      lora: adapters.
+      weights: [n], how much of each.
+
+    Raises:
+      ValueError: weights of another length, a layer or target that the tree lacks.
+    """
+    weights = jnp.asarray(weights, jnp.float32)
+    if weights.shape != (lora.count,):
+        raise ValueError(f"merge needs one weight for each of {lora.count} adapters, got shape "
+                         f"{weights.shape}")  # fmt: skip
+    tree = dict(params["params"])
+    for layer, entries in lora.tree.items():
+        if layer not in tree:
+            raise ValueError(f"the tree has no {layer}")
+        block = {part: dict(tree[layer][part]) for part in ("attn", "mlp")}
+        for target, entry in entries.items():
+            delta = jnp.einsum(
+                "n,nir,nro->io", weights * lora.scale, entry["a"].astype(jnp.float32),
+                entry["b"].astype(jnp.float32),
+            )  # fmt: skip
+            _add(block, target, delta, layer)
+        tree[layer] = {**tree[layer], **block}
+    return {**params, "params": tree}
+
+
+def _add(block, target: str, delta, layer: str) -> None:
+    """Add [in, out] to the place of a target's kernel in a layer's fused tree."""
+    part = "mlp" if target in ("gate", "up", "down") else "attn"
+    name = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up"}.get(target, target)
+    if target == "up" and "gate_up" in block["mlp"]:
+        name = "gate_up"
+    if name not in block[part]:
+        raise ValueError(f"{layer} has no matrix for LoRA target {target!r}")
+    kernel = block[part][name]["kernel"]
+    wide = kernel.astype(jnp.float32)
+    if name == "qkv":
+        groups, places, head = kernel.shape[1:]
+        at = {"q": slice(0, places - 2), "k": slice(places - 2, places - 1),
+              "v": slice(places - 1, places)}[target]  # fmt: skip
+        new = wide.at[:, :, at].add(delta.reshape(kernel.shape[0], groups, -1, head))
+    elif name == "gate_up":
+        new = wide.at[:, int(target == "up")].add(delta)
+    else:
+        new = wide + delta.reshape(kernel.shape)
+    block[part][name] = {**block[part][name], "kernel": new.astype(kernel.dtype)}
