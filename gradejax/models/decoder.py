@@ -17,7 +17,7 @@ from gradejax.models.attention import SHARED_SEGMENT, causal_mask, token_positio
 from gradejax.models.block import Adapters, Block
 from gradejax.models.cache import KVCache, Part
 from gradejax.models.config import DecoderConfig
-from gradejax.models.layers import Linear, make_norm
+from gradejax.models.layers import Embedding, Linear, make_norm
 from gradejax.models.lora import Lora
 from gradejax.models.rotary import rope_tables
 
@@ -87,9 +87,7 @@ class Decoder(nn.Module):
 
     def setup(self):
         c = self.config
-        embed = lambda rows: nn.Embed(  # noqa: E731
-            rows, c.width, dtype=self.dtype, embedding_init=nn.initializers.normal(0.02)
-        )
+        embed = lambda rows: Embedding(rows, c.width, self.dtype)  # noqa: E731
         self.embedding = embed(c.vocab_size)
         if c.learned_positions:
             self.positions = embed(c.max_positions)

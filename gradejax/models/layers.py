@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gradejax.models.config import DecoderConfig
+from gradejax.models.quantize import attend, lookup, product
 
 
 def activation_fn(name: str):
@@ -65,10 +66,26 @@ class Linear(nn.Module):
         if at is not None:
             kernel = kernel[(slice(None),) * (self.axes + 1) + (at,)]
             bias = None if bias is None else bias[:, at]
-        y = jax.lax.dot_general(
-            x, kernel.astype(x.dtype),
-            ((range(x.ndim - self.axes, x.ndim), range(self.axes)), ((), ())),
-        )  # fmt: skip
+        y = product(x, kernel, self.axes)
         if bias is not None:
             y = y + bias.astype(x.dtype).reshape((1,) * (x.ndim - self.axes) + bias.shape)
         return y
+
+
+class Embedding(nn.Module):
+    """Rows of a table [V, E]; the head as well where the two are tied."""
+
+    rows: int
+    width: int
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        self.embedding = self.param(
+            "embedding", nn.initializers.normal(0.02), (self.rows, self.width)
+        )
+
+    def __call__(self, ids):
+        return lookup(self.embedding, ids, self.dtype)
+
+    def attend(self, x):
+        return attend(x, self.embedding)

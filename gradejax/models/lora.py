@@ -83,6 +83,8 @@ def target_sizes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
     sizes = {"q": (c.width, q), "k": (c.width, kv), "v": (c.width, kv), "o": (q, c.width),
              "gate": (c.width, c.mlp_width), "up": (c.width, c.mlp_width),
              "down": (c.mlp_width, c.width)}  # fmt: skip
+    if not c.gated:
+        del sizes["gate"]
     return sizes
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from gradejax.models.config import DecoderConfig
 from gradejax.models.layers import Linear, activation_fn
+from gradejax.models.quantize import ragged_product
 
 
 class ExpertLinear(nn.Module):
@@ -26,14 +27,12 @@ class ExpertLinear(nn.Module):
     def __call__(self, x, counts, owner):
         """x [m, in], counts [X] rows of each expert, owner [m] the expert of each row."""
         start = nn.initializers.lecun_normal(batch_axis=0)
-        flat = (self.experts, x.shape[-1], -1)
         shape = (self.experts, x.shape[-1], *self.out)
         size = jnp.zeros(self.out).size
         kernel = self.param(
-            "kernel", lambda key: start(key, (*flat[:2], size)).reshape(shape)
+            "kernel", lambda key: start(key, (*shape[:2], size)).reshape(shape)
         )
-        y = jax.lax.ragged_dot(x, kernel.astype(x.dtype).reshape(flat), counts)
-        y = y.reshape(-1, *self.out)
+        y = ragged_product(x, kernel, counts, owner)
         if self.bias:
             bias = self.param("bias", nn.initializers.zeros, (self.experts, *self.out))
             y = y + bias.astype(x.dtype)[owner]

@@ -19,11 +19,12 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 LIMIT = 127  # symmetric: -128 is not used
 
-# Last two names of a parameter's path → its input axes. Matrices of experts have the experts in
-# front of them.
+# Last two names of a parameter's path → (axes it has, its input axes). Matrices of experts have one
+# more axis, the experts, in front.
 _INPUTS = {
-    "qkv/kernel": (0,), "o/kernel": (0, 1, 2), "gate_up/kernel": (0,), "up/kernel": (0,),
-    "down/kernel": (0,), "head/kernel": (0,), "embedding/embedding": (1,),
+    "qkv/kernel": (4, (0,)), "o/kernel": (4, (0, 1, 2)), "gate_up/kernel": (3, (0,)),
+    "up/kernel": (2, (0,)), "down/kernel": (2, (0,)), "head/kernel": (2, (0,)),
+    "embedding/embedding": (2, (1,)),
 }  # fmt: skip
 
 
@@ -77,10 +78,9 @@ def quantize(params: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("these parameters are in 8 bits already")
     round_one, out = jax.jit(rounded, static_argnums=1), {}
     for path, weight in flat.items():
-        inputs = _INPUTS.get("/".join(path.split("/")[-2:]))
-        if inputs is not None and path.startswith("layers_") and "experts" in path:
-            inputs = tuple(i + 1 for i in inputs)
-        out[path] = weight if inputs is None else round_one(weight, inputs)
+        axes, inputs = _INPUTS.get("/".join(path.split("/")[-2:]), (0, ()))
+        inputs = tuple(i + weight.ndim - axes for i in inputs)
+        out[path] = round_one(weight, inputs) if inputs else weight
     if not any(isinstance(x, Int8) for x in out.values()):
         raise ValueError(f"no matrix of a decoder among the parameters: {sorted(flat)[:6]}")
     return {**params, "params": unflatten_dict(out, sep="/")}
@@ -94,6 +94,24 @@ def product(x: jax.Array, kernel: jax.Array | Int8, axes: int = 1) -> jax.Array:
     out = jax.lax.dot_general(x, kernel.values.astype(x.dtype), numbers)
     scale = kernel.scale.reshape((1,) * (x.ndim - axes) + kernel.shape[axes:])
     return out * scale.astype(x.dtype)
+
+
+def ragged_product(x, kernel: jax.Array | Int8, counts, owner) -> jax.Array:
+    """Rows sorted by expert, each through its expert's matrix.
+
+    Args:
+      x: [m, in].
+      kernel: [X, in, *out].
+      counts: [X] int32, rows of each expert.
+      owner: [m] int32, the expert of each row.
+
+    Returns:
+      [m, *out] of x's dtype.
+    """
+    values = kernel.values if isinstance(kernel, Int8) else kernel
+    flat = values.astype(x.dtype).reshape(*values.shape[:2], -1)
+    out = jax.lax.ragged_dot(x, flat, counts).reshape(-1, *values.shape[2:])
+    return out * kernel.scale[owner, 0].astype(x.dtype) if isinstance(kernel, Int8) else out
 
 
 def lookup(table: jax.Array | Int8, ids: jax.Array, dtype) -> jax.Array:
