@@ -77,15 +77,14 @@ class Lora:
 
 
 def target_sizes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
-    """(in, out) of every matrix of this decoder that can be adapted."""
+    """(in, out) of every matrix of this decoder that can be adapted; experts' cannot."""
     c = config
     q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     sizes = {"q": (c.width, q), "k": (c.width, kv), "v": (c.width, kv), "o": (q, c.width),
              "gate": (c.width, c.mlp_width), "up": (c.width, c.mlp_width),
              "down": (c.mlp_width, c.width)}  # fmt: skip
-    if not c.gated:
-        del sizes["gate"]
-    return sizes
+    left_out = ("gate", "up", "down") if c.experts else () if c.gated else ("gate",)
+    return {t: size for t, size in sizes.items() if t not in left_out}
 
 
 def chosen_targets(config: DecoderConfig, targets: Sequence[str] | None) -> tuple[str, ...]:
@@ -321,6 +320,8 @@ def _add(block, target: str, delta, layer: str) -> None:
     if name not in block[part]:
         raise ValueError(f"{layer} has no matrix for LoRA target {target!r}")
     kernel = block[part][name]["kernel"]
+    if not isinstance(kernel, jax.Array | np.ndarray):
+        raise ValueError(f"{layer}/{target}: the base is in 8 bits; merge before quantising")
     wide = kernel.astype(jnp.float32)
     if name == "qkv":
         groups, places, head = kernel.shape[1:]

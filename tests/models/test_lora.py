@@ -147,7 +147,7 @@ def test_packed_form_gives_the_same():
 
 @pytest.mark.parametrize("init, low, high", [("kaiming", 0.11, 0.14), ("normal", 0.017, 0.023)])
 def test_start(init, low, high):
-    """A as said (uniform in ±1/sqrt(22) has spread .123), B and the padding zero, draws distinct."""
+    """A as said (spread .123 of uniform in ±1/sqrt(22)), B and padding zero, draws distinct."""
     lora = init_lora(CONFIG, jax.random.key(3), (3, 7), init=init, targets="q v", last_n=2)
     assert sorted(lora.tree) == ["layers_1", "layers_2"]
     assert list(lora.tree["layers_1"]) == ["q", "v"]
@@ -185,7 +185,8 @@ def test_stack_pads_ranks_and_fills_what_is_missing():
             assert not np.any(got)
             continue
         e = source.tree[f"layers_{layer}"][target]
-        want = lora_delta(x, e, jax.nn.one_hot(jnp.asarray([at]), source.count), source.scale)
+        alone = jax.nn.one_hot(jnp.asarray([at]), source.count)
+        want = lora_delta(x, e, alone, source.scale)
         np.testing.assert_allclose(got, want, atol=1e-6)
 
 

@@ -19,7 +19,7 @@ MIXTURE = ((0.2, 0.7, -0.4), (0.0, 0.0, 0.0), (0.0, 0.5, 0.0), (1.0, 1.0, 1.0), 
 
 @functools.cache
 def adapters(name):
-    """Three: all targets at rank 4, q and down of the last layer at rank 2, gate and v at rank 3."""
+    """Three: all targets, rank 4; q and down of the last layer, rank 2; gate and v, rank 3."""
     config = checkpoint(name).config
     parts = [
         init_lora(config, jax.random.key(1), 4, alpha=6),
@@ -31,7 +31,7 @@ def adapters(name):
 
 def with_b(lora, seed):
     keys = iter(jax.random.split(jax.random.key(40 + seed), 99))
-    fill = lambda e: e | {"b": jax.random.normal(next(keys), e["b"].shape)}  # noqa: E731
+    fill = lambda e: e | {"b": 0.2 * jax.random.normal(next(keys), e["b"].shape)}  # noqa: E731
     return lora.replace(
         tree={k: {t: fill(e) for t, e in v.items()} for k, v in lora.tree.items()}
     )
@@ -41,7 +41,8 @@ def batch(name):
     """Five rows of the padded fixture, pads of 0, 3 and 16 on the left."""
     want = expected(name)
     rows = [0, 1, 2, 1, 0]
-    tokens = jnp.asarray(want["tokens"][rows]).at[3:].add(2)
+    tokens = jnp.asarray(want["tokens"][rows])
+    tokens = tokens.at[3:].set((tokens[3:] + 2) % 113)  # of their vocabulary
     return tokens, jnp.asarray(want["mask"][rows])
 
 
@@ -78,7 +79,7 @@ def test_each_row_equals_its_solo_run(name, weights):
         solo = checkpoint(name).model.apply(
             params, row, lora=lora.replace(weights=lora.weights[i : i + 1])
         ).logits
-        np.testing.assert_allclose(together[i][real], solo[0], atol=3e-5, rtol=0)
+        np.testing.assert_allclose(together[i][real], solo[0], atol=1e-5, rtol=1e-5)
         np.testing.assert_allclose(
             logp(together[i : i + 1, real], row), logp(solo, row), atol=1e-5, rtol=0
         )
@@ -101,7 +102,7 @@ def test_cached_decode_equals_the_whole_read(name, weights):
         pieces.append(out.logits)
     real = np.asarray(mask)
     np.testing.assert_allclose(
-        np.concatenate(pieces, axis=1)[real], whole[real], atol=3e-5, rtol=0
+        np.concatenate(pieces, axis=1)[real], whole[real], atol=1e-5, rtol=1e-5
     )
 
 
