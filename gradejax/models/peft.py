@@ -160,7 +160,12 @@ def save_peft(
         raise ValueError(f"adapter {adapter} holds nothing but zeros; there is nothing to write")
     rank = Counter(ranks.values()).most_common(1)[0][0]
     odd = {name: r for name, r in ranks.items() if r != rank}
-    alpha = lambda r: int(scale * r) if float(scale * r).is_integer() else scale * r  # noqa: E731
+
+    def alpha(rank: int) -> float:
+        """Whole where it was; the scale is float32, so 2 may come back as 2.00000006."""
+        value = round(scale * rank, 5)
+        return int(value) if value.is_integer() else value
+
     raw = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base,
         "r": rank, "lora_alpha": alpha(rank), "lora_dropout": 0.0, "bias": "none",

@@ -83,6 +83,9 @@ def test_written_adapter_reads_the_same(name, tmp_path):
     assert {k: v.shape for k, v in before.items()} == {k: v.shape for k, v in after.items()}
     raw = json.loads((tmp_path / name / "adapter_config.json").read_text())
     assert raw["base_model_name_or_path"] == "some/base"
+    read = json.loads((ROOT / name / "adapter_config.json").read_text())
+    if not read["rank_pattern"] and not read["use_rslora"]:
+        assert (raw["r"], raw["lora_alpha"]) == (read["r"], read["lora_alpha"])
 
 
 def test_fused_modules_share_one_a():
