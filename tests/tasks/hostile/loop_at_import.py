@@ -1,0 +1,4 @@
+"""Never finishes loading. Stopped by: timeout|ended"""
+
+while True:
+    pass
