@@ -126,7 +126,8 @@ def candidates_of(
     """The candidates of a question, what each seat said, and which is right.
 
     Multiple choice: the options, in order. Open answers: the distinct canonical answers, indexed by
-    the lowest seat that gave them. Nothing about gold orders them.
+    the lowest seat that gave them; where the task has a `same`, answers it calls equal are one
+    candidate. Nothing about gold orders or joins them.
 
     Args:
       example: the question.
@@ -137,7 +138,7 @@ def candidates_of(
       (texts, answer index of each seat or NO_ANSWER, gold index or NO_ANSWER).
     """
     answers = [
-        j.canonical if j is not None and j.outcome is not Outcome.NO_ANSWER else None
+        j.canonical if j is not None and j.outcome in (Outcome.RIGHT, Outcome.WRONG) else None
         for j in judged
     ]
     if example.choices is not None:
@@ -148,11 +149,23 @@ def candidates_of(
         gold = letters.index(example.answer) if example.answer in letters else NO_ANSWER
         return texts, said, gold
     columns: dict[str, int] = {}
-    said = [NO_ANSWER if a is None else columns.setdefault(a, len(columns)) for a in answers]
+    said = []
+    for answer in answers:
+        if answer is None:
+            said.append(NO_ANSWER)
+            continue
+        first = answer
+        if task.same is not None and answer not in columns:
+            first = next((c for c in columns if task.same(c, answer)), answer)
+        said.append(columns.setdefault(first, len(columns)))
     gold = {
         i for i, j in zip(said, judged, strict=True)
         if j is not None and j.outcome is Outcome.RIGHT
     }  # fmt: skip
+    if len(gold) > 1 and task.same is not None:
+        # a comparison that is not transitive, or ran out of time: right answers are one candidate
+        said = [min(gold) if i in gold else i for i in said]
+        gold = {min(gold)}
     if len(gold) > 1:
         raise ValueError(
             f"question {example.id}: answers {[t for t, i in columns.items() if i in gold]} are "

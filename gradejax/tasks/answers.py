@@ -5,27 +5,47 @@
 | choice  | an option's letter        | the same option                                        |
 | number  | any number                | the same exact value: "1,050.50" = "1050.5", 1/2 = 0.5 |
 | integer | an integer 0..999 (AIME)  | the same integer: "033" = "33"                         |
+| math    | a formula, set, tuple ... | math-verify calls them equal: (x+1)^2 = x^2+2x+1       |
 | text    | short text                | the same letters, case and blanks aside                |
 
 Grading is equality of canonical answers, so a vote over canonicals and the verdict cannot disagree.
+Formulas have no canonical form that is always found: there `Task.same` joins what the canonicals
+leave apart, in votes as in verdicts.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gradejax.tasks import maths
 from gradejax.tasks.base import Example, Task, after_thinking
-from gradejax.tasks.choices import canonical_choice, extract_choice
-from gradejax.tasks.numbers import canonical_integer, canonical_number, extract_number
-from gradejax.tasks.reading import asked_answer, boxes, cues, has_cue, normalise, undecorated
+from gradejax.tasks.choices import canonical_choice, extract_choice, extract_choice_strictly
+from gradejax.tasks.math_replies import canonical_math, extract_math, extract_math_strictly
+from gradejax.tasks.number_replies import extract_number, extract_number_strictly
+from gradejax.tasks.numbers import canonical_integer, canonical_number
+from gradejax.tasks.reading import (
+    MAX_STATEMENT,
+    asked_answer,
+    boxes,
+    cues,
+    has_cue,
+    last_boxes,
+    last_standing,
+    normalise,
+    tagged,
+    undecorated,
+)
 
 
 @dataclass(frozen=True)
 class AnswerKind:
-    """How answers of one kind are read and compared (see `Task` for the two functions)."""
+    """How answers of one kind are read and compared (see `Task` for the functions)."""
 
     extract: Callable[[str, Example], str | None]
+    strict: Callable[[str, Example], str | None]
     canonical: Callable[[str, Example], str]
+    same: Callable[[str, str], bool] | None = None
+    compared: Callable[[str, str], bool] | None = None
 
 
 def extract_text(text: str, example: Example) -> str | None:
@@ -37,11 +57,12 @@ def extract_text(text: str, example: Example) -> str | None:
     visible = after_thinking(text)
     if visible is None:
         return None
-    asked = asked_answer(visible)
+    asked = _marked_text(visible)
     if asked is not None:
-        boxed = boxes(asked)
-        return _bare(boxed[-1].text if boxed else asked)
-    stated = [s for s in (*boxes(visible), *cues(visible)) if _bare(s.text)]
+        return asked
+    spoken = [s for s in sorted(cues(visible)) if _bare(s.text)]
+    kinds = (tagged(visible), spoken, last_boxes(visible))
+    stated = [s for kind in kinds for s in last_standing(kind, visible)]
     if stated:
         last = max(stated)
         boxed = boxes(last.text)
@@ -49,7 +70,29 @@ def extract_text(text: str, example: Example) -> str | None:
         sentence = last.text if last.colon else re.split(r"[.!?]\s", last.text, maxsplit=1)[0]
         return _bare(boxed[-1].text if boxed else sentence)
     lines = [line for line in visible.splitlines() if line.strip()]
-    return _bare(lines[0]) if len(lines) == 1 and not has_cue(lines[0]) else None
+    short = len(lines) == 1 and len(lines[0]) <= MAX_STATEMENT
+    return _bare(lines[0]) if short and not has_cue(lines[0]) else None
+
+
+def extract_text_strictly(text: str, example: Example) -> str | None:
+    """Reads a short text from an `ANSWER:` line, else an answer tag or a box."""
+    del example
+    visible = after_thinking(text)
+    if visible is None:
+        return None
+    asked = _marked_text(visible)
+    if asked is not None:
+        return asked
+    marks = [*last_standing(tagged(visible), visible), *last_boxes(visible)[-1:]]
+    return _bare(max(marks).text) if marks else None
+
+
+def _marked_text(visible: str) -> str | None:
+    asked = asked_answer(visible)
+    if asked is None:
+        return None
+    boxed = boxes(asked)
+    return _bare(boxed[-1].text if boxed else asked)
 
 
 def canonical_text(answer: str, example: Example) -> str:
@@ -59,10 +102,13 @@ def canonical_text(answer: str, example: Example) -> str:
 
 
 KINDS: Mapping[str, AnswerKind] = {
-    "choice": AnswerKind(extract_choice, canonical_choice),
-    "number": AnswerKind(extract_number, canonical_number),
-    "integer": AnswerKind(extract_number, canonical_integer),
-    "text": AnswerKind(extract_text, canonical_text),
+    "choice": AnswerKind(extract_choice, extract_choice_strictly, canonical_choice),
+    "integer": AnswerKind(extract_number, extract_number_strictly, canonical_integer),
+    "math": AnswerKind(
+        extract_math, extract_math_strictly, canonical_math, maths.same, maths.comparable
+    ),
+    "number": AnswerKind(extract_number, extract_number_strictly, canonical_number),
+    "text": AnswerKind(extract_text, extract_text_strictly, canonical_text),
 }
 
 
@@ -70,14 +116,22 @@ def make_task(name: str, kind: str, format_slot: Callable[[Example], str]) -> Ta
     """A task whose answers are of one of `KINDS`."""
     if kind not in KINDS:
         raise ValueError(f"unknown answer kind {kind!r}; choose from {sorted(KINDS)}")
-    extract, canonical = KINDS[kind].extract, KINDS[kind].canonical
+    own = KINDS[kind]
 
     def grade(answer: str | None, example: Example) -> bool:
-        return answer is not None and canonical(answer, example) == canonical(
-            example.answer, example
-        )
+        if answer is None:
+            return False
+        given, gold = own.canonical(answer, example), own.canonical(example.answer, example)
+        return given == gold or (own.same is not None and own.same(gold, given))
 
-    return Task(name, format_slot, extract, canonical, grade)
+    def compared(answer: str, example: Example) -> bool:
+        given, gold = own.canonical(answer, example), own.canonical(example.answer, example)
+        return own.compared(gold, given)
+
+    return Task(
+        name, format_slot, own.extract, own.canonical, grade, own.strict, own.same,
+        None if own.compared is None else compared,
+    )  # fmt: skip
 
 
 def _bare(text: str) -> str | None:

@@ -14,16 +14,33 @@ from typing import Any
 # some vendors the second.
 CUT_REASONS = frozenset({"length", "max_tokens"})
 
-_THINKING_CLOSE = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
-_THINKING_OPEN = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
+# as models write them: <think>, <thinking>, [THINK], ◁think▷, <|begin_of_thought|>, channels
+_NAMES = r"(?:seed:)?(?:think(?:ing)?|thoughts?|reasoning)"
+_THINKING_CLOSE = re.compile(
+    rf"</{_NAMES}\s{{0,3}}>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>"
+    r"|<\|channel\|>final<\|message\|>",
+    re.IGNORECASE,
+)
+_THINKING_OPEN = re.compile(
+    rf"<{_NAMES}\s{{0,3}}>|\[THINK\]|◁think▷|<\|begin_of_thought\|>"
+    r"|<\|channel\|>(?:analysis|commentary)\b",
+    re.IGNORECASE,
+)
 
 
 class Outcome(enum.Enum):
-    """The verdict on one reply. Giving no answer is its own outcome, never a kind of wrong."""
+    """The verdict on one call. Five things can happen to it, and each is counted apart.
 
-    RIGHT = "right"
+    Giving no answer is never a kind of wrong. A reply cut by the token limit says something of the
+    limit and a failed call nothing at all: no answer is read from either, and a missing one is left
+    out of accuracy altogether.
+    """
+
+    RIGHT = "correct"
     WRONG = "wrong"
     NO_ANSWER = "no_answer"
+    TRUNCATED = "truncated"
+    MISSING = "missing"
 
 
 @dataclass(frozen=True)
@@ -54,20 +71,41 @@ class Example:
 
 @dataclass(frozen=True)
 class Judged:
-    """The verdict on one reply.
+    """The verdict on one reply, under two readings that no figure may mix.
 
     Attributes:
-      outcome: right, wrong or no answer.
-      answer: the answer as read from the reply; None exactly when the outcome is NO_ANSWER.
+      outcome: by the flexible reading (cue words, the last number, a line of its own, ...).
+      answer: the answer as read from the reply; None unless the outcome is RIGHT or WRONG.
       canonical: the same under the grader's own equivalence, so that votes count equal answers
         as equal.
-      truncated: True when the token limit cut the reply (a state of its own: its share is logged).
+      strict: by the strict reading (only the marks a prompt can ask for: an ANSWER: line, a box,
+        `####`); None where the family has no such reading.
+      strict_answer: what the strict reading read.
+      cannot_compare: True for a WRONG answer that could not be compared with the gold (it does not
+        parse, or the comparison reached its time limit): counted, since a high share means that the
+        grader and not the model fails.
     """
 
     outcome: Outcome
     answer: str | None
     canonical: str | None
-    truncated: bool = False
+    strict: Outcome | None = None
+    strict_answer: str | None = None
+    cannot_compare: bool = False
+
+    @property
+    def truncated(self) -> bool:
+        """Did the token limit cut the reply?"""
+        return self.outcome is Outcome.TRUNCATED
+
+    @property
+    def missing(self) -> bool:
+        """Did the call fail?"""
+        return self.outcome is Outcome.MISSING
+
+
+# The verdict on a call that failed: it is missing, never wrong.
+MISSING_CALL = Judged(Outcome.MISSING, None, None, Outcome.MISSING)
 
 
 def after_thinking(text: str) -> str | None:
@@ -77,6 +115,8 @@ def after_thinking(text: str) -> str | None:
     not an answer. A closing tag alone counts (chat templates that open the thought put the opening
     tag in the prompt); text without tags is returned whole. Idempotent.
     """
+    if not any(mark in text for mark in "<[◁"):
+        return text
     closes = list(_THINKING_CLOSE.finditer(text))
     rest = text[closes[-1].end() :] if closes else text
     return None if _THINKING_OPEN.search(rest) else rest
@@ -93,6 +133,11 @@ class Task:
       canonical: (answer, example) -> the representative of everything the grader calls equal to it.
         `grade` must be constant on equal canonicals, or a vote and its verdict could disagree.
       grade: (answer or None, example) -> is it right? None is never right.
+      strict: (reply, example) -> the answer where it stands in a mark a prompt can ask for, else
+        None; None for a family without such a reading.
+      same: (canonical, canonical) -> are both one answer although their canonicals differ
+        ("1/\\sqrt{2}" and "\\sqrt{2}/2")? None where canonicals decide. Costs a comparison.
+      compared: (answer, example) -> could the answer be compared with the gold at all?
     """
 
     name: str
@@ -100,6 +145,9 @@ class Task:
     extract: Callable[[str, Example], str | None]
     canonical: Callable[[str, Example], str]
     grade: Callable[[str | None, Example], bool]
+    strict: Callable[[str, Example], str | None] | None = None
+    same: Callable[[str, str], bool] | None = None
+    compared: Callable[[str, Example], bool] | None = None
 
     def judge(self, reply_text: str | None, finish_reason: str | None, example: Example) -> Judged:
         """Reads and grades one reply.
@@ -113,24 +161,45 @@ class Task:
 
         A *failed* call has no reply and must not be judged at all; it is missing, not wrong.
         """
-        truncated = finish_reason in CUT_REASONS
-        visible = None if truncated or reply_text is None else after_thinking(reply_text)
+        if finish_reason in CUT_REASONS:
+            cut = Outcome.TRUNCATED
+            return Judged(cut, None, None, cut if self.strict else None)
+        visible = None if reply_text is None else after_thinking(reply_text)
         answer = None if visible is None else self.extract(visible, example)
+        strict = strict_answer = None
+        if self.strict is not None:
+            strict_answer = None if visible is None else self.strict(visible, example)
+        outcome = self._outcome(answer, example)
+        if self.strict is not None:
+            again = strict_answer == answer
+            strict = outcome if again else self._outcome(strict_answer, example)
         if answer is None:
-            return Judged(Outcome.NO_ANSWER, None, None, truncated)
-        outcome = Outcome.RIGHT if self.grade(answer, example) else Outcome.WRONG
-        return Judged(outcome, answer, self.canonical(answer, example), truncated)
+            return Judged(outcome, None, None, strict, strict_answer)
+        unclear = outcome is Outcome.WRONG and self.compared is not None
+        unclear = unclear and not self.compared(answer, example)
+        canonical = self.canonical(answer, example)
+        return Judged(outcome, answer, canonical, strict, strict_answer, unclear)
+
+    def _outcome(self, answer: str | None, example: Example) -> Outcome:
+        if answer is None:
+            return Outcome.NO_ANSWER
+        return Outcome.RIGHT if self.grade(answer, example) else Outcome.WRONG
 
 
-def outcome_shares(judged: Sequence[Judged]) -> dict[str, float]:
-    """Shares of right, wrong, no_answer and truncated replies, each in [0, 1] over all of `judged`.
+def outcome_shares(judged: Sequence[Judged], *, strict: bool = False) -> dict[str, float]:
+    """Shares of the five outcomes, each in [0, 1]; they add to 1.
 
-    The first three add to 1; truncated replies are also among no_answer. Raises ValueError when
-    `judged` is empty: a share of nothing is not 0.
+    Args:
+      judged: one or more verdicts.
+      strict: count the strict reading, else the flexible one; never some of each.
+
+    Raises:
+      ValueError: `judged` is empty (a share of nothing is not 0), or a strict reading is asked of a
+        family that has none.
     """
     if not judged:
         raise ValueError("expected at least one judged reply, got none")
-    n = len(judged)
-    shares = {o.value: sum(j.outcome is o for j in judged) / n for o in Outcome}
-    shares["truncated"] = sum(j.truncated for j in judged) / n
-    return shares
+    outcomes = [j.strict if strict else j.outcome for j in judged]
+    if None in outcomes:
+        raise ValueError("expected replies with a strict reading, got a family without one")
+    return {o.value: outcomes.count(o) / len(outcomes) for o in Outcome}

@@ -1,35 +1,105 @@
 """Reads the letter of a multiple-choice reply.
 
-Only a *stated* answer counts: after a cue, in a box, or as the whole reply. The pronoun I, the
-article a, and letters mentioned in passing are not answers, letters are limited to the item's own
-options, and nothing found is "no answer", never a guess.
+Only a *stated* answer counts: after a cue, in a box, on a line of its own, or as the whole reply.
+The pronoun I, the article a, and letters mentioned in passing are not answers, letters are limited
+to the item's own options, two letters in one statement are none, and nothing found is "no answer",
+never a guess.
 """
 
+import functools
 import re
 import string
+import unicodedata
 
 from gradejax.tasks.base import Example, after_thinking
-from gradejax.tasks.reading import Stated, asked_answer, boxes, cues, normalise, undecorated
+from gradejax.tasks.choice_texts import letter_of_text
+from gradejax.tasks.reading import (
+    MAX_JOINED,
+    MAX_STATEMENT,
+    Stated,
+    asked_answer,
+    boxes,
+    cues,
+    first_sentence,
+    is_withdrawn,
+    last_boxes,
+    normalise,
+    tagged,
+    undecorated,
+)
 
 LETTERS = string.ascii_uppercase
+SEVERAL = "?"  # a statement that claims more than one option
 
-_OPENING = r"[\s*_`\"'“”(\[$]*(?:\\[(\[]\s*)?"
+_OPENING = r"[\s*_`\"'“”(\[{$<]{0,12}(?:\\[(\[]\s{0,4})?"
+_COMMAND = r"(?:\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|bf|rm|mbox)\s?\{?)?"
+_HEDGE = (
+    r"(?:(?:therefore|thus|hence|then|clearly|indeed|simply|just|likely|most likely|probably|"
+    r"definitely|certainly|obviously|actually|still|also|indicated by|given by|either|both"
+    r"|between)[\s,:]{1,3})?"
+)
+_NAMED = r"(?:(?:the )?(?:option|choice|letter|answer)\s{1,3}[:]?)?"
 _LEAD = re.compile(
-    rf"{_OPENING}(?:\\(?:text|textbf|mathrm|mathbf)\s?\{{)?{_OPENING}"
-    rf"(?:(?:option|choice|letter)\s+{_OPENING})?"
-    r"(?P<letter>[A-Za-z])(?![\w'’+#]|-\w)(?P<after>.*)",
+    rf"{_OPENING}{_HEDGE}{_OPENING}{_COMMAND}{_OPENING}{_NAMED}{_OPENING}{_COMMAND}{_OPENING}"
+    r"(?P<letter>[A-Za-z])(?![\w+#^]|['’][A-Za-z]|-\w|\.[A-Za-z]\.|\s{0,2}[=<≈])"
+    r"(?P<after>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_DIGIT_LEAD = re.compile(
+    rf"{_OPENING}{_HEDGE}{_OPENING}{_COMMAND}{_OPENING}(?P<named>{_NAMED}){_OPENING}"
+    r"(?P<digit>[1-9])(?![\w%]|[.,/:-]\d)(?P<after>.*)",
     re.IGNORECASE | re.DOTALL,
 )
 # "I think ...", "A common ...": a pronoun or an article, unless one of these words follows.
 _SENTENCE_GOES_ON = re.compile(
-    r"\s+(?!(?:because|since|as|and|or|for|with|which|given|is|due|where|by)\b)[a-z]"
+    r"\s+(?!(?:because|since|as|and|or|for|with|which|given|is|due|where|by|but|not)\b)[a-z]"
 )
-# "B or C", "A, B and D": several answers are no single choice.
+# "B or C", "A, B and D", "A / B", "B, maybe C": several answers are no single choice.
 _MORE_LETTERS = re.compile(
-    r"(?:[)\]}*_\s]*(?:,\s*(?:or\b|and\b)?|/|&|or\b|and\b|oder\b|und\b|ou\b|et\b)"
-    r"\s*[(\[*_]*[A-Z](?![\w'’-]))+[)\]}*_]*\s*(?:[.!\n]|$)"
+    r"(?:[)\]}*_\s$\\.]{0,8}(?:,\s{0,3}(?:or\b|and\b)?|;|/|&|\+|\(?(?:or|and)\b|oder\b|und\b|ou\b"
+    r"|et\b|y\b|o\b)"
+    r"\s{0,3}(?:(?:maybe|perhaps|possibly|even|also|probably|else|both|then)\s{1,3})?"
+    r"(?:(?:option|choice|answer|letter)\s{1,3})?(?:\\\w{1,8}\{)?[(\[*_${\\]{0,6}"
+    r"(?P<other>[A-Za-z])(?![\w'’-]))+[)\]}*_$\\]{0,8}\s{0,3}(?:[.!?,\n)]|$|(?:are|is|both|seem))"
 )
-_BARE_END = re.compile(r"[\s)\]}*_`\"'”$.,:;!\\]*(?:$|\n|[.:;,)]\s)")
+_BARE_END = re.compile(r"[\s)\]}>*_`\"'”$.,:;!\\]*(?:$|\n|[.:;,)]\s)")
+# "B is the correct answer", "(B) is right"
+_TOLD = re.compile(
+    r"(?P<before>(?:\b(?:nor|neither|either|not|or|and|whether|if|both|statements?)\b|,)\s{1,3})?"
+    r"(?<![\w'’-])(?P<told>(?:(?:option|choice|letter|answer)\s{1,3})?[(\[*_\"'`]{0,4}[A-Z]"
+    r"[)\]*_\"'`.]{0,4})\s{1,2}(?:is|would be|must be|should be|has to be)\s{1,2}"
+    r"(?:(?:therefore|thus|clearly|definitely|indeed|probably|likely|most likely)\s{1,2})?"
+    r"(?:(?:the|our|my)\s{1,2}(?:(?:only|single|most)\s{1,2})?"
+    r"(?:(?:final|correct|right|best|appropriate|suitable|likely)\s{1,2}(?:answer|option|choice|one)"
+    r"|answer|choice)\b|(?:correct|right)(?![-\w]|\s(?:if|when|about|that|in|only|but)\b))",
+    re.IGNORECASE,
+)
+# "I choose B", "my pick is B", "I would go with (B)"; "Answer (B)", "Answer - B", "I answer B."
+_PICKED = re.compile(
+    r"\b(?P<pick>(?:choose|pick|select|go with|going with|opt for|vote for|settle on|chose|picked"
+    r"|selected|my (?:choice|pick|guess|selection|option) (?:is|would be):?"
+    r"|(?:correct|right|best|final) (?:one|letter|selection) (?:is|would be):?"
+    r"|(?:final|correct|right|best|my)?\s?(?:choice|option|selection|letter):)"
+    r"\s{1,3}(?=(?:(?:the )?(?:option|choice|letter|answer)\s)?[(\[*_$\\\"'`]{0,6}"
+    r"(?:\w{4,6}\{)?[(]?[A-Za-z](?![\w'’])))"
+    r"|\banswer(?:\s?,?\s{1,2}|\s?[-–—]\s?)(?P<bracket>\([A-Z]\)|[A-Z](?=\.?\s{0,3}(?:\n|$)))",
+    re.IGNORECASE,
+)
+# Plain searches that come first, since both patterns are tried at every place of a reply.
+_TOLD_GATE = re.compile(r"[A-Z][)\]*_\"'`.]{0,4}\s{1,2}(?:is|would|must|should|has)\s")
+_PICKED_GATE = (
+    "answer", "choose", "pick", "select", "chose", "go with", "going with", "opt for", "vote for",
+    "settle on", "choice:", "option:", "letter:", "letter is", "letter would", "one is",
+    "one would", "choice is", "choice would", "option is", "option would", "guess",
+)  # fmt: skip
+# A line that is nothing but a letter, or names it as the conclusion: "So it is (B)."
+_LETTER_LINE = re.compile(
+    r"(?i:(?:(?:so|therefore|thus|hence|finally|in conclusion)\b[,:]?\s{0,3})?"
+    r"(?:it(?:['’]s|\s+is|\s+must be)\s{1,3})?(?:the\s)?(?:(?:option|choice|letter)\s{0,3}:?)?)"
+    r"[\s*_`\"'“”(\[{$>#-]{0,12}(?:\\[(\[])?(?:\\\w{2,8}\{)?[(]?([A-Z])[)]?\}?"
+    r"[\s*_`\"'“”)\]}$.!\\]{0,12}"
+)
+_LABELLED_LINE = re.compile(r"[*_(\[>\s]{0,6}([A-Z])[*_)\].:]{1,4}\s{1,4}(.{1,400})", re.DOTALL)
 
 
 def option_letters(example: Example) -> str:
@@ -44,69 +114,224 @@ def extract_choice(text: str, example: Example) -> str | None:
 
     The last `ANSWER:` line decides alone once it says something. Else the last readable cue or box
     does; a last cue that names no own option ("The answer is I" of four) gives None rather than an
-    earlier letter. Else the whole reply, when it is a letter or an option. A cue may be followed by
-    the full text of exactly one option in place of its letter.
+    earlier letter. Else a line of its own or the whole reply, when it is a letter or an option. A
+    cue may be followed by the full text of exactly one option in place of its letter, and by a
+    digit where the item's own labels are digits.
     """
-    visible = after_thinking(text)
-    if visible is None:
-        return None
-    letters = option_letters(example)
-    asked = asked_answer(visible)
-    if asked is not None:
-        direct = _read(Stated(0, asked, True), example)
-        return _own(direct or _last_reading(asked, example), letters)
-    stated = _last_reading(visible, example)
-    return _own(stated or _whole_reply(visible, example), letters)
+    return _readings(text, example)[0]
+
+
+def extract_choice_strictly(text: str, example: Example) -> str | None:
+    """The letter in a mark that a prompt can ask for: an `ANSWER:` line, a box, an answer tag."""
+    return _readings(text, example)[1]
 
 
 def canonical_choice(answer: str, example: Example) -> str:
     """The letter of an answer given as a letter or as an option's text; else normalised text."""
-    letter = _own(_whole_reply(answer, example), option_letters(example))
+    letters = option_letters(example)
+    if len(answer) == 1 and answer in letters:
+        return answer
+    letter = _own(_whole_reply(_plain(answer), example), letters)
     return letter or "no option: " + normalise(answer)
+
+
+def _readings(text: str, example: Example) -> tuple[str | None, str | None]:
+    # the key holds what the reading depends on: an example's meta is a mapping and has no hash
+    labels = tuple(example.meta.get("labels") or example.meta.get("orig_labels") or ())
+    return _read_both(text, example, labels)
+
+
+# both readings of one reply are asked for one after the other
+@functools.lru_cache(maxsize=4)
+def _read_both(text: str, example: Example, labels: tuple) -> tuple[str | None, str | None]:
+    visible = after_thinking(text)
+    if visible is None:
+        return None, None
+    visible = _plain(visible)
+    letters = option_letters(example)
+    asked = asked_answer(visible)
+    if asked is not None:
+        direct = _read(Stated(0, asked, True), example)
+        inside = [*_marked(asked, example), *_said(asked, example)]
+        answer = direct or _last(inside) or _quick(asked) or _line(asked, example)
+        return (_own(answer, letters),) * 2
+    marked = _marked(visible, example)
+    strict = _own(_last(marked), letters)
+    stated = _last([*marked, *_said(visible, example)])
+    stated = stated or _whole_reply(visible, example) or _quick(visible)
+    return _own(stated or _line(visible, example), letters), strict
+
+
+def _plain(text: str) -> str:
+    """Full-width and circled letters as plain ones."""
+    return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
 def _own(letter: str | None, letters: str) -> str | None:
     return letter if letter and letter in letters else None
 
 
-def _last_reading(text: str, example: Example) -> str | None:
-    """What the last readable cue or box of `text` gives."""
-    readings = [(s.start, _read(s, example)) for s in (*boxes(text), *cues(text))]
-    return max((r for r in readings if r[1]), default=(0, None))[1]
+def _last(readings: list[tuple[int, str]]) -> str | None:
+    return max(readings)[1] if readings else None
+
+
+def _marked(text: str, example: Example) -> list[tuple[int, str]]:
+    """(position, letter) of the last readable box statement and of the last answer tag."""
+    found = []
+    for statement in reversed(tagged(text)):
+        letter = _read(statement, example)
+        if letter and not is_withdrawn(statement, text):
+            found.append((statement.start, letter))
+            break
+    last = last_boxes(text)
+    letters = {_read(box, example) for box in last} - {None}
+    if letters:
+        found.append((last[-1].start, SEVERAL if len(letters) > 1 else letters.pop()))
+    elif "boxed{" in text or "fbox" in text:  # the last box holds something else, say a number
+        for box in boxes(text)[: -MAX_JOINED - 1 : -1]:
+            letter = _read(box, example)
+            if letter and not is_withdrawn(box, text):
+                found.append((box.start, letter))
+                break
+    return found
+
+
+def _said(text: str, example: Example) -> list[tuple[int, str]]:
+    """(position, letter) of the last readable cue."""
+    for cue in sorted(cues(text), reverse=True):
+        letter = _read(cue, example)
+        if letter and not is_withdrawn(cue, text):
+            return [(cue.start, letter)]
+    return []
+
+
+def _quick(text: str) -> str | None:
+    """The letter of the last "B is correct", "I choose B" and the like."""
+    found = []
+    if _TOLD_GATE.search(text):
+        found += _TOLD.finditer(text)
+    lowered = text.lower()
+    if any(word in lowered for word in _PICKED_GATE):
+        found += _PICKED.finditer(text)
+    for match in sorted(found, key=re.Match.start, reverse=True):
+        letter = _read_quick(match, text)
+        if letter:
+            return letter
+    return None
+
+
+def _read_quick(match: re.Match, text: str) -> str | None:
+    groups = match.groupdict()
+    if groups.get("before"):  # "neither A nor B is correct"
+        return None
+    picked = bool(groups.get("pick"))
+    start, told = match.start(), groups.get("told") or groups.get("bracket")
+    if picked:
+        told = text[match.end() : match.end() + MAX_STATEMENT].split("\n", 1)[0]
+        before = text[max(0, start - 24) : start]
+        if re.search(r"(?:not|n['’]t|never|to|would you|did you)\s+(?:\w+\s+)?$", before, re.I):
+            return None
+    elif re.search(r"[a-z]", told.strip("()[]*_\"'`. ")[-1:]):
+        return None
+    statement = Stated(start, told, not groups.get("told"), match.end())
+    lead = _LEAD.match(told)
+    if not lead or is_withdrawn(statement, text):
+        return None
+    if picked:
+        bare = lead["letter"].islower() and lead["after"][:1] != ")"
+        if bare or not _letter_is_meant(lead, True):
+            return None
+        if _MORE_LETTERS.match(lead["after"]):
+            return SEVERAL
+    return lead["letter"].upper()
 
 
 def _read(stated: Stated, example: Example) -> str | None:
     """The letter that one statement gives: None when it gives none, "?" when it gives several."""
-    lead = _LEAD.match(stated.text)
-    if lead and _letter_is_meant(lead, stated.colon):
-        return "?" if _MORE_LETTERS.match(lead["after"]) else lead["letter"].upper()
-    sentence = re.split(r"[.!?](?:\s|$)", stated.text, maxsplit=1)[0]
-    return _by_text(stated.text, example) or _by_text(sentence, example)
+    text = stated.text[:MAX_STATEMENT]
+    lead = _LEAD.match(text)
+    meant = lead and _letter_is_meant(lead, stated.colon)
+    # an option may be called "I and II", and of the options C, N, O the letter C is the third
+    alone = meant and _BARE_END.fullmatch(lead["after"])
+    alone = alone and lead["letter"].upper() in option_letters(example)
+    by_text = None if alone else letter_of_text(text, example)
+    if by_text:
+        return by_text
+    if meant:
+        return SEVERAL if _MORE_LETTERS.match(lead["after"]) else lead["letter"].upper()
+    return letter_of_text(first_sentence(text), example) or _by_digit(text, example)
 
 
 def _letter_is_meant(lead: re.Match, colon: bool) -> bool:
     letter, after = lead["letter"], lead["after"]
     if letter.islower():
-        return colon and bool(_BARE_END.match(after))
+        bracketed = lead.string[lead.start("letter") - 1 : lead.start("letter")] == "("
+        return bool(_BARE_END.match(after)) and (colon or bracketed and after.startswith(")"))
     return not (letter in "AI" and _SENTENCE_GOES_ON.match(after))
 
 
+def _by_digit(text: str, example: Example) -> str | None:
+    """The letter of a digit label, where the item's own labels are digits or it is called one."""
+    match = _DIGIT_LEAD.match(text)
+    if not match:
+        return None
+    labels = [str(x) for x in example.meta.get("labels") or example.meta.get("orig_labels") or ()]
+    if not labels and re.match(r"(?:the )?(?:option|choice)", match["named"], re.IGNORECASE):
+        labels = [str(i + 1) for i in range(len(example.choices))]
+    if re.match(r"\s{0,3}(?:,|or\b|and\b|/|&)\s{0,3}[(]?[1-9]\b", match["after"]):
+        return SEVERAL if match["digit"] in labels else None
+    return LETTERS[labels.index(match["digit"])] if match["digit"] in labels else None
+
+
 def _whole_reply(text: str, example: Example) -> str | None:
+    if len(text) > 4 * MAX_STATEMENT:
+        return None
     whole = undecorated(text)
     boxed = boxes(whole)
     if boxed:
         whole = boxed[-1].text
-    bare = re.fullmatch(r"[\s*_(\[$]*([A-Za-z])[\s*_)\]$.:]*", whole)
+    bare = re.fullmatch(r"[\s*_(\[{$]*([A-Za-z])[\s*_)\]}$.:]*", whole)
     if bare:
-        return bare[1].upper()
-    labelled = re.fullmatch(r"[*_(\[]*([A-Z])[*_)\].:]+\s+(.+)", whole, re.DOTALL)
-    if labelled and _by_text(labelled[2], example) == labelled[1]:
+        letter = bare[1].upper()
+        return letter if letter in option_letters(example) else letter_of_text(whole, example)
+    labelled = _LABELLED_LINE.fullmatch(whole)
+    if labelled and letter_of_text(labelled[2], example) == labelled[1]:
         return labelled[1]
-    return _by_text(whole, example)
+    return letter_of_text(whole, example) or _by_digit_alone(whole, example)
 
 
-def _by_text(text: str, example: Example) -> str | None:
-    """The letter of the one option whose text this is; None for none or for several."""
-    wanted = normalise(undecorated(text))
-    hits = [i for i, choice in enumerate(example.choices) if normalise(choice) == wanted]
-    return LETTERS[hits[0]] if len(hits) == 1 and wanted else None
+def _by_digit_alone(text: str, example: Example) -> str | None:
+    alone = re.fullmatch(
+        r"(?i:the )?(?i:option|choice)?[\s(\[*_]{0,9}[1-9][\s)\]*_.:]{0,9}", text
+    )
+    return _by_digit(text, example) if alone else None
+
+
+def _line(text: str, example: Example) -> str | None:
+    """A letter on a line of its own, or a labelled option: last line, else first.
+
+    Where such lines name different letters (the options repeated), there is no answer.
+    """
+    if len(text) > 4000:
+        text = text[:2000] + "\n" + text[-2000:]
+    lines = [line for line in text.splitlines() if line.strip()]
+    named = [(i, _of_line(line, example)) for i, line in enumerate(lines)]
+    named = [(i, letter) for i, letter in named if letter]
+    if len({letter for _, letter in named}) != 1:
+        return None
+    return named[0][1] if {i for i, _ in named} & {0, len(lines) - 1} else None
+
+
+def _of_line(line: str, example: Example) -> str | None:
+    line = line.strip()[:MAX_STATEMENT]
+    bare = _LETTER_LINE.fullmatch(line)
+    if bare:
+        return bare[1]
+    labelled = _LABELLED_LINE.fullmatch(line)
+    if not labelled or labelled[1] not in LETTERS[: len(example.choices)]:
+        return None
+    said = labelled[2]
+    matches = labelled[1] in (
+        letter_of_text(said, example), letter_of_text(first_sentence(said), example)
+    )  # fmt: skip
+    return labelled[1] if matches else None

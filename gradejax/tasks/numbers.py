@@ -1,30 +1,39 @@
 r"""Reads numbers as people and models write them, and compares them exactly.
 
-A number starts and ends with a digit (or starts with a decimal point), may hold group commas and
+A number starts and ends with a digit (or starts with a decimal point), may hold group marks and
 one decimal part, and keeps its sign. "1,050.50", "$1{,}050.5" and "2101/2" are one number. Where
 a formula is not fully understood (`2\sqrt{3}`, "18 or 20"), no number is picked out of it.
 """
 
+import functools
 import re
 from fractions import Fraction
 
-from gradejax.tasks.base import after_thinking
-from gradejax.tasks.reading import Stated, asked_answer, boxes, cues, normalise, undecorated
+from gradejax.tasks.reading import boxes, normalise, undecorated
 
 # Longer digit strings are no answer to any benchmark, and Python refuses to convert very long ones.
 MAX_CHARS = 300
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_VULGAR = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅖": "2/5",
+           "⅗": "3/5", "⅘": "4/5", "⅙": "1/6", "⅚": "5/6", "⅛": "1/8", "⅜": "3/8", "⅝": "5/8",
+           "⅞": "7/8"}  # fmt: skip
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 
 _INTEGER = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.\d+)?|\.\d+)"
-_POWER = r"(?:[eE][+-]?\d{1,2}(?![\d.])|\s?(?:\\times|\\cdot|×|\*)\s?10\^\{?(?:[+-]?\d{1,2})\}?)"
+_TEN = r"10\s?(?:\^|\*\*)\s?[({]?\s?[+-]?\d{1,2}(?!\d)\s?[)}]?"
+_POWER = (
+    r"(?:[eE][+-]?\d{1,2}(?![\d.])"
+    rf"|[^\S\n]?(?:\\times|\\cdot|×|·|\*|[xX])[^\S\n]?{_TEN})"
+)
 _VALUE = (
-    rf"(?:(?P<whole>{_INTEGER})\s{{1,3}}(?P<top>\d+)/(?P<bottom>\d+)"
-    rf"|(?P<numerator>{_DECIMAL})(?:\s?/\s?(?P<denominator>{_DECIMAL})|(?P<power>{_POWER}))?)"
+    rf"(?:(?P<whole>{_INTEGER})[^\S\n]{{1,3}}(?P<top>\d+)/(?P<bottom>\d+)"
+    rf"|(?P<ten>{_TEN})"
+    rf"|(?P<numerator>{_DECIMAL})(?:[^\S\n]?/[^\S\n]?(?P<denominator>{_DECIMAL})"
+    rf"|(?P<power>{_POWER}))?)"
 )
 _ANYWHERE = re.compile(rf"(?<![A-Za-z_\d])(?<!\d\.){_VALUE}")
 _LEADING = re.compile(rf"(?P<sign>[+-]?)\s?{_VALUE}")
-_HASHES = re.compile(r"####+[ \t]*([^\n]*)")
 
 # What may not follow a leading number: an operator or formula makes it a part of something else ...
 _FORMULA_GOES_ON = re.compile(
@@ -34,19 +43,49 @@ _FORMULA_GOES_ON = re.compile(
 _LIST_GOES_ON = re.compile(
     r"\s*(?:,|;|:|&|or\b|and\b|to\b|oder\b|und\b|bis\b)\s*[(]?[-+]?\.?\d|\s+\d"
 )
-_UNIT = re.compile(r"(?:[A-Za-z]{2,}|[gmshlLcd])(?![A-Za-z])")
+_UNIT = re.compile(r"(?:[A-Za-z]{2,}|[gmshlLcdCFKNJWVA])(?![A-Za-z])")
+# Words that may stand before a stated number without changing it.
+_FILLER = re.compile(
+    r"(?:(?:approximately|approx\.?|about|around|roughly|exactly|equal(?:s)? to|equals|simply|just"
+    r"|therefore|thus|then|clearly|indeed|hence|a total of|is|USD|EUR|GBP|US|Rs\.?)\s+"
+    r"|[≈~=:]\s*|\\approx\s*)+",
+    re.IGNORECASE,
+)
+
+_MINUS = re.compile("[\u2212\u2013\ufe63\uff0d]")
+_GROUP_MARK = re.compile(
+    r"(?<=\d)(?:\{,\}|\\,|\\!|,\\!|\\ |[\u2009\u202f\u00a0'’])(?=\d{3}(?!\d))"
+)
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s?\{([^{}\\]{0,200})\}")
+_FRACTION = re.compile(r"(-\s?)?\\[dtc]?frac\s?\{(-?[\d.,]{1,300})\}\s?\{([\d.,]{1,300})\}")
+_SHORT_FRACTION = re.compile(r"(-\s?)?\\[dtc]?frac\s?(\d)\s?(\d)")
+_DEGREES = re.compile(r"\^\{?\\circ\}?|°|\\?%")
+_MARKS = re.compile(r"\\[()\[\]]|\\left|\\right|\\[,;:! ]|(?:\b(?:US|CA|AU|NZ|HK))?\\?\$|[€£¥₹]"
+                    r"|(?<!\d)\*\*|\*\*(?!\d)|`")  # fmt: skip
+_WORD_SIGN = re.compile(r"\b(?:minus|negative)\s(?=[$\d.])", re.IGNORECASE)
+_SUPER = re.compile("(?<=10)[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]{1,3}")
+_VULGAR_PART = re.compile(f"(?<=\\d) ?([{''.join(_VULGAR)}])|([{''.join(_VULGAR)}])")
 
 
 def clean(text: str) -> str:
     r"""Replaces LaTeX and typographic forms of plain numbers: minus signs, {,}, \$, \%, \frac."""
-    text = re.sub("[\u2212\u2013\ufe63\uff0d]", "-", text)
-    text = re.sub(r"(?<=\d)(?:\{,\}|\\,|\\!|[\u2009\u202f])(?=\d{3}(?!\d))", ",", text)
-    text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s?\{([^{}]*)\}", r" \1 ", text)
-    text = re.sub(r"\\[dtc]?frac\s?\{(-?[\d.,]+)\}\s?\{([\d.,]+)\}", r" \1/\2 ", text)
-    text = re.sub(r"\\[dtc]?frac\s?(\d)\s?(\d)", r" \1/\2 ", text)
-    text = re.sub(r"\^\{?\\circ\}?|°|\\?%", " ", text)
-    text = re.sub(r"\\[()\[\]]|\\left|\\right|\\[,;:! ]|\\?\$|[€£¥]|\*\*|`", "", text)
-    return text.strip()
+    if not text.isascii():
+        text = _MINUS.sub("-", text)
+        text = _SUPER.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
+        text = _VULGAR_PART.sub(lambda m: " " + _VULGAR[m[1] or m[2]], text)
+    text = _GROUP_MARK.sub(",", text)
+    if "\\" in text:
+        text = _TEXT_COMMAND.sub(r" \1 ", text)
+        text = _FRACTION.sub(_slashed, text)
+        text = _SHORT_FRACTION.sub(_slashed, text)
+    text = _DEGREES.sub(" ", text)
+    text = _MARKS.sub("", text)
+    return _WORD_SIGN.sub("-", text).strip()
+
+
+def _slashed(match: re.Match) -> str:
+    negative = "-" in (match[1] or "") or match[2].startswith("-")
+    return f" {'-' if negative else ''}{match[2].lstrip('-')}/{match[3]} "
 
 
 def read_number(text: str) -> str | None:
@@ -56,10 +95,11 @@ def read_number(text: str) -> str | None:
     unit; else the only number of the text. Several numbers or a formula give None. Returns plain
     text that `parse` reads: "1050.50", "-7", "1/2".
     """
-    text = undecorated(clean(text))
-    text = re.sub(r"\s*\([^()]*\)\s*[.!]?$", "", text) or text.strip("() ")
+    text = undecorated(clean(text[: 2 * MAX_CHARS]))
+    text = re.sub(r"\s{0,9}\([^()]*\)\s{0,9}[.!]?$", "", text) or text.strip("() ")
     if "=" in text:
         text = text[text.rindex("=") + 1 :].strip()
+    text = _FILLER.sub("", text, count=1) if _FILLER.match(text) else text
     # blanks as group marks ("1 000") only where the answer begins: elsewhere they part numbers
     text = re.sub(r"^[+-]?\d{1,3}(?: \d{3})+(?!\d)", lambda m: m[0].replace(" ", ""), text)
     leading = _LEADING.match(text)
@@ -76,11 +116,38 @@ def read_number(text: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+def gives_several(text: str) -> bool:
+    """Does `text` begin with a list or a choice of numbers ("18 or 20")?"""
+    text = clean(text[:MAX_CHARS]).lstrip(" \t*_`\"'“”‘’([")
+    leading = _LEADING.match(text)
+    return bool(leading and _LIST_GOES_ON.match(text, leading.end()))
+
+
+def leads_with_number(text: str) -> bool:
+    """Does `text` begin with a number, fillers ("about", "=") and currency aside?"""
+    text = clean(text[:MAX_CHARS]).lstrip(" \t*_`\"'“”‘’([")
+    filler = _FILLER.match(text)
+    return bool(_LEADING.match(text, filler.end() if filler else 0))
+
+
 def last_number(text: str) -> str | None:
     """The last number of free text, as `parse` reads it, or None."""
-    text = clean(text)
-    found = list(_numbers(text))
-    return _plain(found[-1], _negative(text, found[-1].start()), "") if found else None
+    if len(text) < 60 and leads_with_number(text):  # nothing but a number: "-1 234.5 kg"
+        whole = read_number(text)
+        if whole is not None:
+            return whole
+    # most replies end in their number: a window is tried first, cut where no number can begin
+    for size in (400, len(text)):
+        window = text[-size:]
+        if size < len(text):
+            window = window[window.find("\n") + 1 :] if "\n" in window else ""
+        window = clean(window)
+        found = None
+        for found in _numbers(window):  # noqa: B007  the last match is wanted
+            pass
+        if found:
+            return _plain(found, _negative(window, found.start()), window[found.end() :])
+    return None
 
 
 def parse(text: str) -> Fraction | None:
@@ -102,34 +169,8 @@ def is_plain_number(text: str) -> bool:
     )
 
 
-def extract_number(text: str, example) -> str | None:
-    r"""Reads a number from a reply; None when it gives none.
-
-    The last `ANSWER:` line decides; else the later of the last \boxed{}, `#### n` and
-    `answer: n`; else the last number of the reply, wherever it stands (no tail window). A stated
-    answer that is no single number ("18 or 20", a formula) is returned as text, to be graded as
-    wrong: a number inside it must not be compared instead. One without any digit is no answer.
-    """
-    del example
-    visible = after_thinking(text)
-    if visible is None:
-        return None
-    asked = asked_answer(visible)
-    if asked is not None:
-        return _number_or_text(asked)
-    stated = [*boxes(visible), *_hashes(visible), *(c for c in cues(visible) if c.colon)]
-    stated = [s for s in stated if re.search(r"\d", s.text)]
-    if stated:
-        return _number_or_text(max(stated).text)
-    return last_number(visible)
-
-
-def canonical_number(answer: str, example) -> str:
-    """Exact decimal ("1050.5") or lowest-terms fraction ("1/3"); other text is normalised."""
-    del example
-    value = parse(answer)
-    if value is None:
-        return normalise(answer)
+def decimal_text(value: Fraction) -> str:
+    """Exact decimal ("1050.5") where there is one, else the lowest-terms fraction ("1/3")."""
     denominator = value.denominator
     twos_and_fives = 0
     while denominator % 2 == 0 or denominator % 5 == 0:
@@ -142,6 +183,18 @@ def canonical_number(answer: str, example) -> str:
     whole, decimals = scaled[: len(scaled) - twos_and_fives], scaled[len(scaled) - twos_and_fives :]
     decimals = decimals.rstrip("0")
     return ("-" if value < 0 else "") + whole + ("." + decimals if decimals else "")
+
+
+def canonical_number(answer: str, example) -> str:
+    """Exact decimal ("1050.5") or lowest-terms fraction ("1/3"); other text is normalised."""
+    del example
+    return _canonical_number(answer)
+
+
+@functools.lru_cache(maxsize=4096)
+def _canonical_number(answer: str) -> str:
+    value = parse(answer)
+    return normalise(answer) if value is None else decimal_text(value)
 
 
 def canonical_integer(answer: str, example) -> str:
@@ -157,26 +210,6 @@ def canonical_integer(answer: str, example) -> str:
     return str(int(match[1])) if match else "not in 0..999: " + normalise(text)
 
 
-def _number_or_text(stated: str) -> str | None:
-    stated = stated[: MAX_CHARS + 1]
-    inside = boxes(stated)
-    stated = inside[-1].text if inside else stated
-    if not re.search(r"\d", stated):
-        return None
-    return read_number(stated) or undecorated(stated)
-
-
-def _hashes(text: str) -> list[Stated]:
-    """`#### n` lines. A markdown heading of level four ("#### Step 3: ...") is none."""
-    found = []
-    for match in _HASHES.finditer(text):
-        content = clean(match[1])
-        leading = _LEADING.match(content)
-        if leading and not re.match(r"[.):]\s+\S", content[leading.end() :]):
-            found.append(Stated(match.start(), match[1], True))
-    return found
-
-
 def _numbers(text: str):
     return _ANYWHERE.finditer(text)
 
@@ -185,7 +218,7 @@ def _negative(text: str, start: int) -> bool:
     """Is there a minus right before `start` that is a sign, not a subtraction or a hyphen?"""
     if text[start - 1 : start] != "-":
         return False
-    before = text[: start - 1]
+    before = text[max(0, start - 4) : start - 1]
     return not (re.search(r"[\d)\]}]\s?$", before[-2:]) or re.search(r"[A-Za-z_]$", before[-1:]))
 
 
@@ -195,12 +228,18 @@ def _plain(match: re.Match, negative: bool, rest: str) -> str:
         bottom = int(match["bottom"][:MAX_CHARS])
         top = int(match["whole"].replace(",", "")[:MAX_CHARS]) * bottom
         return f"{sign}{top + int(match['top'][:MAX_CHARS])}/{bottom}"
+    if match["ten"]:
+        return f"{sign}1e{_exponent(match['ten'])}"
     plain = match["numerator"].replace(",", "")
     if match["denominator"]:
         return f"{sign}{plain}/{match['denominator'].replace(',', '')}"
     if match["power"]:
-        return f"{sign}{plain}e{re.search(r'[+-]?[0-9]+[}]?$', match['power'])[0].rstrip('}')}"
+        return f"{sign}{plain}e{_exponent(match['power'])}"
     scale = re.match(rf"\s?({'|'.join(_SCALES)})\b", rest, re.IGNORECASE)
     if scale:
         return str(Fraction(sign + plain) * _SCALES[scale[1].lower()])
     return sign + plain
+
+
+def _exponent(power: str) -> str:
+    return re.search(r"[+-]?\d+(?=\s?[)}]?$)", power)[0]

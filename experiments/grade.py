@@ -1,0 +1,192 @@
+"""Grades the outputs of any tool: a JSONL in, a verdict a line out.
+
+    python -m experiments.grade outputs.jsonl
+    python -m experiments.grade outputs.jsonl --data folder_of_benchmarks > verdicts.jsonl
+
+Each line of the file: `benchmark`, `completion` (null where the call failed), `gold`; and, where
+there are, `id`, `finish_reason` ("length" marks a cut reply), `error` (the call failed) and
+`choices`. `--data` names a folder of benchmark files (default: the environment variable
+GRADEJAX_DATA); an `id` found there brings the item's options, tests and entry point, and its answer
+where `gold` is absent.
+
+Each line of the output: `id`, `outcome` (correct, wrong, no_answer, truncated or missing), `answer`
+(as read; null unless correct or wrong), `benchmark`, and `strict`, the same under the strict
+reading (an ANSWER: line, a box, `####`). The last lines are `counts`, one per benchmark, under both
+readings apart. Accuracy over the answered calls leaves out what is missing.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from experiments.grade_items import Items, example_of, kind_of
+from gradejax.tasks.answers import make_task
+from gradejax.tasks.base import (
+    CUT_REASONS,
+    MISSING_CALL,
+    Example,
+    Judged,
+    Outcome,
+    Task,
+    after_thinking,
+)
+from gradejax.tasks.data import DATA_FOLDER
+from gradejax.tasks.prompts import open_format
+
+# Kinds whose verdict is computed in another process: several at a time, from threads.
+_ELSEWHERE = ("code", "math")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.grade", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("file", help="JSONL: benchmark, completion, gold, id")
+    parser.add_argument("--data", default=os.environ.get(DATA_FOLDER), help="folder of benchmarks")
+    parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
+    args = parser.parse_args(argv)
+    try:
+        rows = list(read_rows(args.file))
+        items = Items(args.data)
+        verdicts = grade(rows, items, workers=args.workers)
+        counted = [
+            (row["benchmark"], _print_verdict(row, verdict))
+            for row, verdict in zip(rows, verdicts, strict=True)
+        ]
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for line in counts(counted):
+        print(json.dumps(line, ensure_ascii=False))
+    return 0
+
+
+def read_rows(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
+    """The lines of an outputs file, checked; every fault is a ValueError with file and line."""
+    path = pathlib.Path(path)
+    with open(path, encoding="utf-8-sig", errors="replace", newline="\n") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{where}: expected a JSON object a line, got {error}") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
+            absent = [key for key in ("benchmark", "completion") if key not in row]
+            if absent:
+                raise ValueError(
+                    f"{where}: missing {absent}; expected the keys benchmark, completion, gold "
+                    "and, to find the item, id"
+                )
+            if not isinstance(row["benchmark"], str) or not row["benchmark"].strip():
+                raise ValueError(f"{where}: expected 'benchmark' to be a name")
+            if row["completion"] is not None and not isinstance(row["completion"], str):
+                raise ValueError(
+                    f"{where}: expected 'completion' to be a string or null, got "
+                    f"{type(row['completion']).__name__}"
+                )
+            row.setdefault("id", number)
+            yield row | {"where": where}
+
+
+def grade(rows: list[Mapping[str, Any]], items: Items, *, workers: int = 1) -> Iterator[Judged]:
+    """The verdicts of `rows`, in order; formulas and programs are checked by several workers."""
+    tasks: dict[str, Task] = {}
+    with ThreadPoolExecutor(max(1, workers)) as threads:
+        started: list[Judged | Future] = []
+        for row in rows:
+            item = items.find(row["benchmark"], row["id"])
+            kind = kind_of(row, item)
+            if kind == "code":
+                started.append(threads.submit(judge_code, row, item))
+                continue
+            example = example_of(row, item, kind)
+            task = tasks.setdefault(kind, make_task(kind, kind, open_format))
+            if kind in _ELSEWHERE:
+                started.append(threads.submit(judge, row, task, example))
+            else:
+                started.append(judge(row, task, example))
+        for verdict in started:
+            yield verdict.result() if isinstance(verdict, Future) else verdict
+
+
+def judge(row: Mapping[str, Any], task: Task, example: Example) -> Judged:
+    """The verdict on one line; a failed call (no completion, or an error) is missing."""
+    if _failed(row):
+        return MISSING_CALL
+    return task.judge(row["completion"], row.get("finish_reason"), example)
+
+
+def judge_code(row: Mapping[str, Any], item: Mapping[str, Any] | None) -> Judged:
+    """The verdict on one program: run against the item's tests, in the sandbox."""
+    if _failed(row):
+        return MISSING_CALL
+    if row.get("finish_reason") in CUT_REASONS:
+        return Judged(Outcome.TRUNCATED, None, None)
+    visible = after_thinking(row["completion"] or "")
+    if not visible or not visible.strip():
+        return Judged(Outcome.NO_ANSWER, None, None)
+    if item is None or not item.get("test") or not item.get("entry_point"):
+        raise ValueError(
+            f"{row['where']}: a program is graded by its item's tests; expected id {row['id']!r} "
+            f"of {row['benchmark']!r} with 'test' and 'entry_point' in the folder of --data"
+        )
+    try:
+        from gradejax.tasks.sandbox import check
+    except ImportError as error:
+        raise ValueError(f"programs cannot be run: {error}") from error
+    result = check(visible, item["test"], item["entry_point"], prompt=item.get("question", ""))
+    outcome = Outcome(result.outcome)
+    code = result.code if outcome in (Outcome.RIGHT, Outcome.WRONG) else None
+    return Judged(outcome, code, code)
+
+
+def counts(counted: list[tuple[str, Judged]]) -> Iterator[dict[str, Any]]:
+    """One line per benchmark, in the order of first appearance: n, outcomes of both readings."""
+    for benchmark in dict.fromkeys(name for name, _ in counted):
+        judged = [verdict for name, verdict in counted if name == benchmark]
+        line: dict[str, Any] = {"benchmark": benchmark, "n": len(judged)}
+        line["counts"] = _count(j.outcome for j in judged)
+        line["cannot_compare"] = sum(j.cannot_compare for j in judged)
+        answered = len(judged) - line["counts"]["missing"]
+        right = line["counts"]["correct"]
+        line["accuracy"] = round(right / answered, 6) if answered else None
+        if all(j.strict is not None for j in judged):
+            line["strict_counts"] = _count(j.strict for j in judged)
+        yield line
+
+
+def _count(outcomes) -> dict[str, int]:
+    found = Counter(outcomes)
+    return {outcome.value: found[outcome] for outcome in Outcome}
+
+
+def _failed(row: Mapping[str, Any]) -> bool:
+    if row.get("error"):
+        return True
+    # all tokens went to thinking, or the limit came first: a reply, though an empty one
+    return row["completion"] is None and not row.get("finish_reason")
+
+
+def _print_verdict(row: Mapping[str, Any], judged: Judged) -> Judged:
+    line = {"id": row["id"], "outcome": judged.outcome.value, "answer": judged.answer}
+    line["benchmark"] = row["benchmark"]
+    if judged.strict is not None:
+        line["strict"] = {"outcome": judged.strict.value, "answer": judged.strict_answer}
+    if judged.cannot_compare:
+        line["cannot_compare"] = True
+    print(json.dumps(line, ensure_ascii=False))
+    return judged
+
+
+if __name__ == "__main__":
+    sys.exit(main())

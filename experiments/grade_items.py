@@ -1,0 +1,145 @@
+"""What `experiments.grade` must know of a question: its kind of answer, its options, its gold."""
+
+import json
+import os
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gradejax.tasks.base import Example
+from gradejax.tasks.choices import LETTERS
+from gradejax.tasks.numbers import is_plain_number
+
+# benchmark names, without case and marks, by prefix; the longest that fits decides
+KINDS = {
+    "aime": "integer", "arc": "choice", "bbhnavigate": "choice", "gpqa": "choice",
+    "gsm": "number", "humaneval": "code", "math": "math", "mmlu": "choice", "navigate": "choice",
+}  # fmt: skip
+# How many options an item has that is not found in the data; its letters alone can be read then.
+OPTIONS = {"mmlupro": 10, "arc": 5}
+
+
+class Items:
+    """The items of a folder of benchmark files, read when a benchmark is first asked for."""
+
+    def __init__(self, folder: str | os.PathLike | None) -> None:
+        self._folder = None if folder is None else pathlib.Path(folder)
+        if self._folder is not None and not self._folder.is_dir():
+            raise ValueError(f"expected a folder of benchmark files, got {str(folder)!r}")
+        self._by_benchmark: dict[str, dict[str, dict]] = {}
+
+    def find(self, benchmark: str, item_id: Any) -> dict[str, Any] | None:
+        """The item's row, or None when the folder has none of that id."""
+        if self._folder is None:
+            return None
+        name = _bare(benchmark)
+        if name not in self._by_benchmark:
+            self._by_benchmark[name] = self._load(name)
+        return self._by_benchmark[name].get(str(item_id))
+
+    def _load(self, name: str) -> dict[str, dict]:
+        """Items by id of all files whose name begins with the benchmark's, or the other way."""
+
+        def family(path: pathlib.Path) -> str:
+            return _bare(path.name.split(".")[0])
+
+        paths = [
+            path for path in sorted(self._folder.glob("*.jsonl"))
+            if family(path).startswith(name) or name.startswith(family(path))
+        ]  # fmt: skip
+        found: dict[str, dict] = {}
+        # the benchmark's own file before its kin, test before the rest
+        for path in sorted(paths, key=lambda p: (family(p) != name, ".test" not in p.name)):
+            with open(path, encoding="utf-8-sig", newline="\n") as file:
+                for number, line in enumerate(file, start=1):
+                    if line.strip():
+                        row = _parsed(line, f"{path}:{number}")
+                        found.setdefault(str(row.get("id")), row)
+        return found
+
+
+def kind_of(row: Mapping[str, Any], item: Mapping[str, Any] | None) -> str:
+    """The kind of answer of a benchmark; for an unknown one, what the item or the gold shows."""
+    name = _bare(row["benchmark"])
+    known = [prefix for prefix in KINDS if name.startswith(prefix)]
+    if known:
+        return KINDS[max(known, key=len)]
+    item = item or {}
+    if item.get("test") and item.get("entry_point"):
+        return "code"
+    if row.get("choices") or item.get("choices"):
+        return "choice"
+    gold = str(_gold(row, item) or "")
+    if is_plain_number(gold):
+        return "number"
+    return "math" if re.search(r"[\\^$]", gold) else "text"
+
+
+def example_of(row: Mapping[str, Any], item: Mapping[str, Any] | None, kind: str) -> Example:
+    """The question of a row as far as grading needs it."""
+    item = item or {}
+    gold, choices, meta = _gold(row, item), None, {}
+    if gold is None or not str(gold).strip():
+        raise ValueError(
+            f"{row['where']}: expected 'gold', or an 'id' that is found in the folder of --data; "
+            f"got id {row['id']!r} of {row['benchmark']!r}"
+        )
+    if kind == "choice":
+        choices = tuple(map(str, row.get("choices") or item.get("choices") or ()))
+        choices = choices or _unknown_options(_bare(row["benchmark"]))
+        labels = tuple(map(str, item.get("labels") or item.get("orig_labels") or ()))
+        if not labels and str(gold) in "12345" and _bare(row["benchmark"]).startswith("arc"):
+            labels = tuple("12345"[: len(choices)])
+        meta = {"labels": labels} if any(label.isdigit() for label in labels) else {}
+        gold = _gold_letter(gold, choices, labels, row)
+    elif kind == "number":
+        gold = str(gold).rsplit("####", 1)[-1].strip()
+    return Example(
+        str(row["id"]), "", choices, str(gold), family=row["benchmark"], source="", meta=meta
+    )
+
+
+def _gold(row: Mapping[str, Any], item: Mapping[str, Any]) -> Any:
+    return item.get("answer") if row.get("gold") is None else row["gold"]
+
+
+def _gold_letter(gold: Any, choices: tuple, labels: tuple, row: Mapping[str, Any]) -> str:
+    """The gold as a letter by place: given as a letter, a label, a 0-based index or a text."""
+    letters = LETTERS[: len(choices)]
+    if isinstance(gold, int):
+        gold = letters[gold] if 0 <= gold < len(letters) and str(gold) not in labels else str(gold)
+    gold = gold.strip()
+    if len(gold) == 1 and gold in letters:
+        return gold
+    if gold in labels:
+        return LETTERS[labels.index(gold)]
+    places = [i for i, choice in enumerate(choices) if choice.strip().lower() == gold.lower()]
+    if len(places) != 1:
+        raise ValueError(
+            f"{row['where']}: gold {gold!r} is no option; expected a letter of {letters} or the "
+            "text of exactly one option"
+        )
+    return LETTERS[places[0]]
+
+
+def _unknown_options(name: str) -> tuple[str, ...]:
+    if "navigate" in name:
+        return ("Yes", "No")
+    known = [prefix for prefix in OPTIONS if name.startswith(prefix)]
+    n = OPTIONS[max(known, key=len)] if known else 4
+    return tuple(f"\0{i}" for i in range(n))  # texts that no reply repeats
+
+
+def _parsed(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where}: expected one JSON object a line, got {error}") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
+    return row
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,45 @@
+"""Finds the option that a text repeats."""
+
+import functools
+import re
+
+from gradejax.tasks.base import Example
+from gradejax.tasks.numbers import clean, parse
+from gradejax.tasks.reading import normalise, undecorated
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s?\{([^{}]{0,400})\}")
+_MATH_MARKS = re.compile(r"\\[()\[\]]|\\?\$|\\left|\\right|\\[,;:! ]")
+
+
+def letter_of_text(text: str, example: Example) -> str | None:
+    """The letter of the one option whose text this is; None for none or for several.
+
+    Case, blanks, quotes, a final stop, LaTeX marks and a leading article aside; an option that is a
+    number is also found by its exact value ("$1,200" for "1200").
+    """
+    wanted = _key(text)
+    if not wanted:
+        return None
+    keys, values = _keys(example.choices)
+    hits = [i for i, key in enumerate(keys) if key == wanted]
+    if not hits and len(text) < 40:
+        value = parse(text) if re.search(r"\d", text) else None
+        hits = [i for i, v in enumerate(values) if value is not None and v == value]
+    return _LETTERS[hits[0]] if len(hits) == 1 else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _keys(choices: tuple[str, ...]) -> tuple[tuple[str, ...], tuple]:
+    """For each option its normal text, and its exact value where it is nothing but a number."""
+    values = tuple(
+        parse(c) if len(c) < 40 and re.fullmatch(r"[-+]?[\d.,/]+", clean(c)) else None
+        for c in choices
+    )
+    return tuple(_key(c) for c in choices), values
+
+
+def _key(text: str) -> str:
+    if "\\" in text or "$" in text:
+        text = _MATH_MARKS.sub("", _COMMAND.sub(r"\1", text))
+    return re.sub(r"^(?:the|an?) ", "", normalise(undecorated(text)))
