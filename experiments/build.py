@@ -4,15 +4,16 @@ The ConfigDict stops here. Everything is validated before any model runs.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.config import ConfigError, to_dataclass
+from experiments.questions import TaskSettings, choose, questions_of
 from gradejax.experts.registry import ExpertRegistry
 from gradejax.systems.description import registry_of, task_of
 from gradejax.systems.grade.config import GradeConfig
 from gradejax.tasks.base import Example, Task
-from gradejax.tasks.data import check_disjoint, load_task
+from gradejax.tasks.splits import check_disjoint
 
 MODES = ("train", "evaluate")
 
@@ -55,30 +56,22 @@ class EvaluationSettings:
 @dataclasses.dataclass(frozen=True)
 class StoreSettings:
     """path: folder of the feature store. batch_size: rows generated at once. on_error: "raise" or
-    "missing" for a failed expert call."""
+    "missing" for a failed expert call. on_long: "error", or "missing" for a prompt that does not
+    fit its model; a question that does not fit the orchestrator is then left out, and counted."""
 
     path: str
     batch_size: int
     on_error: str
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskSettings:
-    """name: "reasoning_gym" (shipped questions) or any name with the two files; kind and format of
-    file tasks ("" chooses); how many questions to take from each (0 takes all of a file)."""
-
-    name: str
-    kind: str
-    format: str
-    train_file: str
-    heldout_file: str
-    train_questions: int
-    heldout_questions: int
+    on_long: str = "error"
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A validated run."""
+    """A validated run.
+
+    The questions are all there are of a file or a benchmark until `with_questions` has chosen
+    those that are asked: ``wanted`` of each (0: all), the first that fit the pool.
+    """
 
     mode: str
     seeds: tuple[int, ...]
@@ -93,40 +86,9 @@ class Run:
     checkpoint: CheckpointSettings
     evaluation: EvaluationSettings
     store: StoreSettings
-
-
-def _questions(settings: TaskSettings):
-    """(task entry, training questions, held-out questions)."""
-    if settings.name == "reasoning_gym":
-        from experiments.tiny_corpus import questions
-
-        train = questions("grade", settings.train_questions)
-        heldout = questions("heldout", settings.heldout_questions)
-        return {"name": "reasoning_gym"}, train, heldout
-    files = {"train_file": settings.train_file, "heldout_file": settings.heldout_file}
-    if not all(files.values()):
-        raise ConfigError(
-            f"config.task {settings.name!r} needs task.train_file and task.heldout_file (JSONL of "
-            "id, question, choices, answer); only 'reasoning_gym' brings its own questions"
-        )
-    loaded = {k: load_task(path, kind=settings.kind or None) for k, path in files.items()}
-    kinds = {k: b.task.name for k, b in loaded.items()}
-    train, heldout = (list(b.examples) for b in loaded.values())
-    kind = settings.kind or _kind(train)
-    if not settings.kind and _kind(heldout) != kind:
-        raise ConfigError(
-            f"the two files hold different kinds of answers ({kind}, {_kind(heldout)}); set "
-            f"config.task.kind; files: {kinds}"
-        )
-    entry = {"name": settings.name, "kind": kind, "format": settings.format}
-    cut = lambda rows, n: rows[:n] if n else rows  # noqa: E731
-    return entry, cut(train, settings.train_questions), cut(heldout, settings.heldout_questions)
-
-
-def _kind(examples) -> str:
-    from gradejax.tasks.data import infer_kind
-
-    return infer_kind(examples)
+    wanted: tuple[int, int]
+    few_will_do: bool
+    notes: tuple[str, ...]
 
 
 def build(config: Mapping[str, Any]) -> Run:
@@ -142,11 +104,14 @@ def build(config: Mapping[str, Any]) -> Run:
         raise ConfigError(f"config.seeds must name one or more distinct seeds, got {seeds}")
     registry = registry_of(config["pool"])
     settings = to_dataclass(TaskSettings, config["task"], "config.task")
-    entry, train, heldout = _questions(settings)
+    found = questions_of(settings)
+    entry, train, heldout = found.entry, found.train, found.heldout
+    wanted = (settings.train_questions, settings.heldout_questions)
     for name, rows in (("training", train), ("held-out", heldout)):
         if not rows:
             raise ConfigError(f"there are no {name} questions; see config.task")
-    check_disjoint({"train": train, "heldout": heldout})
+    first = [rows[: n or None] for rows, n in zip((train, heldout), wanted, strict=True)]
+    check_disjoint(dict(zip(("train", "heldout"), first, strict=True)))
     # Ids may repeat between files; the run's must not.
     train = [dataclasses.replace(e, id=f"train/{e.id}") for e in train]
     heldout = [dataclasses.replace(e, id=f"heldout/{e.id}") for e in heldout]
@@ -155,9 +120,9 @@ def build(config: Mapping[str, Any]) -> Run:
         if example.family not in families:
             families.append(example.family)
     grade = to_dataclass(GradeConfig, config["grade"], "config.grade")
-    if grade.anchors > len(train):
+    if grade.anchors > len(first[0]) and not found.few_will_do:
         raise ConfigError(
-            f"config.grade.anchors is {grade.anchors}, more than the {len(train)} training "
+            f"config.grade.anchors is {grade.anchors}, more than the {len(first[0])} training "
             "questions"
         )
     return Run(
@@ -174,4 +139,36 @@ def build(config: Mapping[str, Any]) -> Run:
         checkpoint=to_dataclass(CheckpointSettings, config["checkpoint"], "config.checkpoint"),
         evaluation=to_dataclass(EvaluationSettings, config["evaluation"], "config.evaluation"),
         store=to_dataclass(StoreSettings, config["store"], "config.store"),
+        wanted=wanted,
+        few_will_do=found.few_will_do,
+        notes=found.notes,
     )
+
+
+def with_questions(run: Run, fits: Callable[[Example], bool]) -> Run:
+    """The run with the questions it asks, and with notes of those it leaves out.
+
+    Args:
+      run: of `build`.
+      fits: may a question be asked of this pool? Asked only where `store.on_long` is "missing".
+
+    Raises:
+      ConfigError: no question fits.
+      ValueError: the questions chosen are not disjoint.
+    """
+    ask = fits if run.store.on_long == "missing" else lambda example: True
+    train, train_notes = choose(run.train_questions, run.wanted[0], ask, "training")
+    heldout, heldout_notes = choose(run.heldout_questions, run.wanted[1], ask, "held-out")
+    check_disjoint({"train": train, "heldout": heldout})
+    notes = (*run.notes, *train_notes, *heldout_notes)
+    grade = run.grade
+    if grade.anchors > len(train):
+        notes += (
+            f"config.grade.anchors is {grade.anchors}; all {len(train)} training questions are "
+            "anchors",
+        )
+        grade = dataclasses.replace(grade, anchors=len(train))
+    return dataclasses.replace(
+        run, train_questions=tuple(train), heldout_questions=tuple(heldout), grade=grade,
+        notes=notes,
+    )  # fmt: skip

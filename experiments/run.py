@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from experiments import config as config_lib
-from experiments.build import Run, build
+from experiments.build import Run, build, with_questions
 from gradejax.evaluation.evaluate import compare
 from gradejax.evaluation.figure import save_figure
 from gradejax.evaluation.metrics import detect_collapse
@@ -57,10 +57,18 @@ USER_ERRORS = (
 )  # fmt: skip
 
 
-def ask_pool(run: Run, console: Console) -> tuple[asking.Frozen, QuestionSet, QuestionSet]:
-    """Load the models and ask every seat every question, or read what the store has."""
+def ask_pool(
+    run: Run, console: Console
+) -> tuple[Run, asking.Frozen, QuestionSet, QuestionSet]:
+    """Load the models and ask every seat every question, or read what the store has.
+
+    The run that is returned has the questions that were asked: those that fit the pool.
+    """
     store = FeatureStore(run.store.path)
     frozen = asking.open_frozen(run.registry, store, batch_size=run.store.batch_size)
+    run = with_questions(run, lambda example: asking.fits(frozen, example, run.task))
+    for note in run.notes:
+        console.print(note, markup=False)
     last = [0.0]
 
     def said(progress) -> None:
@@ -76,16 +84,29 @@ def ask_pool(run: Run, console: Console) -> tuple[asking.Frozen, QuestionSet, Qu
         out.append(
             asking.ask_questions(
                 frozen, questions, run.task, run.families, first_id=first, progress=said,
-                on_error=run.store.on_error,
+                on_error=run.store.on_error, on_long=run.store.on_long,
             )
         )  # fmt: skip
         first += len(questions)
+        _say_missing(out[-1], run, console)
     counters = store.counters
     console.print(
         f"feature store {run.store.path}: {counters.hits} read, {counters.calls} language-model "
         "calls made", markup=False,
     )  # fmt: skip
-    return frozen, out[0], out[1]
+    return run, frozen, out[0], out[1]
+
+
+def _say_missing(asked: QuestionSet, run: Run, console: Console) -> None:
+    """Which seats gave no reply to some questions: they are missing there, never wrong."""
+    names = run.registry.names
+    missing = (~asked.records.available).sum(0)
+    said = [f"{name} {n}" for name, n in zip(names, missing, strict=True) if n]
+    if said:
+        console.print(
+            f"  of {len(asked)} questions, replies missing (prompt too long, or the call failed): "
+            + ", ".join(said), markup=False,
+        )  # fmt: skip
 
 
 def anchors_of(run: Run, questions: QuestionSet) -> Anchors:
@@ -249,7 +270,7 @@ def _main(argv, console: Console) -> int:
         run = build(config)
         resumed = folder.claim(config, may_change=MAY_CHANGE)
         console.print(f"{'going on with' if resumed else 'starting'} {folder.path}", markup=False)
-        frozen, train_set, heldout = ask_pool(run, console)
+        run, frozen, train_set, heldout = ask_pool(run, console)
         asked = time.monotonic()
         trainer = Trainer(run, frozen, train_set)
         states = []
