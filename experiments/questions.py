@@ -33,7 +33,8 @@ class TaskSettings:
       kind, format: how file tasks are graded and asked; "" chooses.
       train_file, heldout_file: JSONL of id, question, choices, answer.
       train_questions, heldout_questions: how many to take of each (0 takes all there are).
-      path: the file of "jsonl"; for a benchmark a folder of JSONL ("": GRADEJAX_DATA, else the hub).
+      path: the file of "jsonl"; for a benchmark a folder of JSONL ("": GRADEJAX_DATA, then the
+        hub).
       subset: of a benchmark, "" its default; of reasoning_gym a generator, several joined by "+",
         or a composite's YAML file ("": the shipped questions).
       train_split, heldout_split: of a benchmark; "": train and test ("dev" is cut from train, and

@@ -35,6 +35,9 @@ def with_exemplars(
 ) -> tuple[Example, ...]:
     """`examples`, each with k worked examples in its meta, which prompts then begin with.
 
+    Where the pool has just k and a copy of the question is among them (MMLU has such items in its
+    "dev"), that question gets one fewer.
+
     Args:
       examples: the questions.
       pool: where worked examples come from; never a test set.

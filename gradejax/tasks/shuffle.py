@@ -22,10 +22,10 @@ _CLOSING = re.compile(
     r"|^\W*(?:none|all|neither|both)\W*$",
     re.IGNORECASE,
 )
-# "Both A and B", "(A) or (C) only", "A, B and C", "1 and 3 above": bound to letters or places
+# "Both A and B", "(A) or (C) only", "A, B and C": bound to letters. I is a Roman numeral ("I and II")
 _LETTERS_NAMED = re.compile(
-    r"(?:\b(?:both|either|neither|options?|choices?|answers?|only|not)\b\s+\(?[A-J]\)?(?![\w'’+-])"
-    r"|\(?\b[A-J]\)?\s*(?:,|and|or|&)\s*\(?[A-J]\)?(?![\w'’+-]))"
+    r"(?:\b(?:both|either|neither|options?|choices?|answers?|only|not)\b\s+\(?[A-HJ]\)?(?![\w'’+-])"
+    r"|\(?\b[A-HJ]\)?\s*(?:,|and|or|&)\s*\(?[A-HJ]\)?(?![\w'’+-]))"
 )
 _ABOVE = re.compile(r"\b(?:above|below|preceding|previous|following)\b", re.IGNORECASE)
 

@@ -90,8 +90,8 @@ def load_split(
     if limit is None:
         counted = _count_notes(spec, subset, split, rows)
         notes = (*counted, *partial, *notes, *_gold_notes(task, spec, examples))
-    for note in notes:
-        logger.warning("%s.%s: %s", spec.name, split, note)
+        for note in notes:
+            logger.warning("%s.%s: %s", spec.name, split, note)
     return Loaded(spec, task, examples, origin, notes)
 
 
@@ -133,7 +133,7 @@ def _find(spec, subset, split, folder, hub, limit):
                 notes.append(f"{len(missing)} subsets are not in the folder: {_few(missing)}")
             origin = str(files[0][0]) if len(files) == 1 else f"{len(files)} files of {named}"
             return rows[:limit], origin, notes
-        looked = f"{missing[0] if missing else spec.file} is not in {named}"
+        looked = f"{' or '.join(missing[:2])} is not in {named}"
     if folder is not None or not hub:
         raise NotAtHand(f"{spec.name}.{split}: {looked}")
     from gradejax.tasks.benchmarks import hub as hub_lib
