@@ -6,6 +6,7 @@ among them gets the next in line instead (fault F07: never the item itself, nor 
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Callable, Sequence
 
 from gradejax.tasks.base import Example, Task
@@ -53,21 +54,20 @@ def with_exemplars(
     if k < 1:
         raise ValueError(f"expected k >= 1 worked examples, got {k}")
     ranked: dict[object, list[tuple[str, str]]] = {}
-    keys = {item_key(item): item for item in pool}
 
-    def rank(entry: tuple[str, Example]) -> str:
-        return hashlib.sha256(f"{seed}\0{entry[0]}".encode()).hexdigest()
+    def rank(entry: tuple[str, Example]) -> tuple[str, str]:
+        return hashlib.sha256(f"{seed}\0{entry[0]}".encode()).hexdigest(), entry[1].id
 
-    for text, item in sorted(keys.items(), key=rank):
+    for text, item in sorted(((item_key(item), item) for item in pool), key=rank):
         group = item.meta.get(key) if key else None
         ranked.setdefault(group, []).append((text, rendered(item, task, working)))
     out = []
     for example in examples:
         own = item_key(example)
         group = example.meta.get(key) if key else None
-        # k others stand among the first k + 1
-        others = [shown for text, shown in ranked.get(group, [])[: k + 1] if text != own][:k]
-        if len(others) < k:
+        there = ranked.get(group, [])
+        others = list(itertools.islice((shown for text, shown in there if text != own), k))
+        if len(others) < k and (len(there) < k or not others):
             of = f" of {key} {group!r}" if key else ""
             raise ValueError(
                 f"question {example.id!r}: expected {k} other items{of} to be worked examples, "

@@ -22,7 +22,7 @@ _CLOSING = re.compile(
     r"|^\W*(?:none|all|neither|both)\W*$",
     re.IGNORECASE,
 )
-# "Both A and B", "(A) or (C) only", "A, B and C": bound to letters. I is a Roman numeral ("I and II")
+# "Both A and B", "(A) or (C) only", "A, B and C": bound to letters (I is a numeral)
 _LETTERS_NAMED = re.compile(
     r"(?:\b(?:both|either|neither|options?|choices?|answers?|only|not)\b\s+\(?[A-HJ]\)?(?![\w'’+-])"
     r"|\(?\b[A-HJ]\)?\s*(?:,|and|or|&)\s*\(?[A-HJ]\)?(?![\w'’+-]))"
