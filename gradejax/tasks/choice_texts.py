@@ -2,6 +2,8 @@
 
 import functools
 import re
+import unicodedata
+from fractions import Fraction
 
 from gradejax.tasks.base import Example
 from gradejax.tasks.numbers import clean, parse
@@ -23,23 +25,28 @@ def letter_of_text(text: str, example: Example) -> str | None:
         return None
     keys, values = _keys(example.choices)
     hits = [i for i, key in enumerate(keys) if key == wanted]
-    if not hits and len(text) < 40:
-        value = parse(text) if re.search(r"\d", text) else None
-        hits = [i for i, v in enumerate(values) if value is not None and v == value]
+    value = None if hits else _value(undecorated(text).rstrip("."))
+    if value is not None:
+        hits = [i for i, v in enumerate(values) if v == value]
     return _LETTERS[hits[0]] if len(hits) == 1 else None
 
 
 @functools.lru_cache(maxsize=4096)
 def _keys(choices: tuple[str, ...]) -> tuple[tuple[str, ...], tuple]:
     """For each option its normal text, and its exact value where it is nothing but a number."""
-    values = tuple(
-        parse(c) if len(c) < 40 and re.fullmatch(r"[-+]?[\d.,/]+", clean(c)) else None
-        for c in choices
-    )
-    return tuple(_key(c) for c in choices), values
+    return tuple(_key(c) for c in choices), tuple(_value(c) for c in choices)
+
+
+def _value(text: str) -> Fraction | None:
+    """The exact value of a text that is nothing but a number; "(B) -1" is more than that."""
+    if len(text) > 40 or not re.fullmatch(r"[-+]?[\d.,/]*\d", clean(text)):
+        return None
+    return parse(text)
 
 
 def _key(text: str) -> str:
+    if not text.isascii():  # as replies are read
+        text = unicodedata.normalize("NFKC", text)
     if "\\" in text or "$" in text:
         text = _MATH_MARKS.sub("", _COMMAND.sub(r"\1", text))
     return re.sub(r"^(?:the|an?) ", "", normalise(undecorated(text)))

@@ -12,6 +12,19 @@ import string
 import unicodedata
 
 from gradejax.tasks.base import Example, after_thinking
+from gradejax.tasks.choice_patterns import (
+    BARE_END,
+    DIGIT_LEAD,
+    LABELLED_LINE,
+    LEAD,
+    LETTER_LINE,
+    MORE_LETTERS,
+    PICKED,
+    PICKED_GATE,
+    SENTENCE_GOES_ON,
+    TOLD,
+    TOLD_GATE,
+)
 from gradejax.tasks.choice_texts import letter_of_text
 from gradejax.tasks.reading import (
     MAX_JOINED,
@@ -30,76 +43,6 @@ from gradejax.tasks.reading import (
 
 LETTERS = string.ascii_uppercase
 SEVERAL = "?"  # a statement that claims more than one option
-
-_OPENING = r"[\s*_`\"'“”(\[{$<]{0,12}(?:\\[(\[]\s{0,4})?"
-_COMMAND = r"(?:\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|bf|rm|mbox)\s?\{?)?"
-_HEDGE = (
-    r"(?:(?:therefore|thus|hence|then|clearly|indeed|simply|just|likely|most likely|probably|"
-    r"definitely|certainly|obviously|actually|still|also|indicated by|given by|either|both"
-    r"|between)[\s,:]{1,3})?"
-)
-_NAMED = r"(?:(?:the )?(?:option|choice|letter|answer)\s{1,3}[:]?)?"
-_LEAD = re.compile(
-    rf"{_OPENING}{_HEDGE}{_OPENING}{_COMMAND}{_OPENING}{_NAMED}{_OPENING}{_COMMAND}{_OPENING}"
-    r"(?P<letter>[A-Za-z])(?![\w+#^]|['’][A-Za-z]|-\w|\.[A-Za-z]\.|\s{0,2}[=<≈])"
-    r"(?P<after>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-_DIGIT_LEAD = re.compile(
-    rf"{_OPENING}{_HEDGE}{_OPENING}{_COMMAND}{_OPENING}(?P<named>{_NAMED}){_OPENING}"
-    r"(?P<digit>[1-9])(?![\w%]|[.,/:-]\d)(?P<after>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-# "I think ...", "A common ...": a pronoun or an article, unless one of these words follows.
-_SENTENCE_GOES_ON = re.compile(
-    r"\s+(?!(?:because|since|as|and|or|for|with|which|given|is|due|where|by|but|not)\b)[a-z]"
-)
-# "B or C", "A, B and D", "A / B", "B, maybe C": several answers are no single choice.
-_MORE_LETTERS = re.compile(
-    r"(?:[)\]}*_\s$\\.]{0,8}(?:,\s{0,3}(?:or\b|and\b)?|;|/|&|\+|\(?(?:or|and)\b|oder\b|und\b|ou\b"
-    r"|et\b|y\b|o\b)"
-    r"\s{0,3}(?:(?:maybe|perhaps|possibly|even|also|probably|else|both|then)\s{1,3})?"
-    r"(?:(?:option|choice|answer|letter)\s{1,3})?(?:\\\w{1,8}\{)?[(\[*_${\\]{0,6}"
-    r"(?P<other>[A-Za-z])(?![\w'’-]))+[)\]}*_$\\]{0,8}\s{0,3}(?:[.!?,\n)]|$|(?:are|is|both|seem))"
-)
-_BARE_END = re.compile(r"[\s)\]}>*_`\"'”$.,:;!\\]*(?:$|\n|[.:;,)]\s)")
-# "B is the correct answer", "(B) is right"
-_TOLD = re.compile(
-    r"(?P<before>(?:\b(?:nor|neither|either|not|or|and|whether|if|both|statements?)\b|,)\s{1,3})?"
-    r"(?<![\w'’-])(?P<told>(?:(?:option|choice|letter|answer)\s{1,3})?[(\[*_\"'`]{0,4}[A-Z]"
-    r"[)\]*_\"'`.]{0,4})\s{1,2}(?:is|would be|must be|should be|has to be)\s{1,2}"
-    r"(?:(?:therefore|thus|clearly|definitely|indeed|probably|likely|most likely)\s{1,2})?"
-    r"(?:(?:the|our|my)\s{1,2}(?:(?:only|single|most)\s{1,2})?"
-    r"(?:(?:final|correct|right|best|appropriate|suitable|likely)\s{1,2}(?:answer|option|choice|one)"
-    r"|answer|choice)\b|(?:correct|right)(?![-\w]|\s(?:if|when|about|that|in|only|but)\b))",
-    re.IGNORECASE,
-)
-# "I choose B", "my pick is B", "I would go with (B)"; "Answer (B)", "Answer - B", "I answer B."
-_PICKED = re.compile(
-    r"\b(?P<pick>(?:choose|pick|select|go with|going with|opt for|vote for|settle on|chose|picked"
-    r"|selected|my (?:choice|pick|guess|selection|option) (?:is|would be):?"
-    r"|(?:correct|right|best|final) (?:one|letter|selection) (?:is|would be):?"
-    r"|(?:final|correct|right|best|my)?\s?(?:choice|option|selection|letter):)"
-    r"\s{1,3}(?=(?:(?:the )?(?:option|choice|letter|answer)\s)?[(\[*_$\\\"'`]{0,6}"
-    r"(?:\w{4,6}\{)?[(]?[A-Za-z](?![\w'’])))"
-    r"|\banswer(?:\s?,?\s{1,2}|\s?[-–—]\s?)(?P<bracket>\([A-Z]\)|[A-Z](?=\.?\s{0,3}(?:\n|$)))",
-    re.IGNORECASE,
-)
-# Plain searches that come first, since both patterns are tried at every place of a reply.
-_TOLD_GATE = re.compile(r"[A-Z][)\]*_\"'`.]{0,4}\s{1,2}(?:is|would|must|should|has)\s")
-_PICKED_GATE = (
-    "answer", "choose", "pick", "select", "chose", "go with", "going with", "opt for", "vote for",
-    "settle on", "choice:", "option:", "letter:", "letter is", "letter would", "one is",
-    "one would", "choice is", "choice would", "option is", "option would", "guess",
-)  # fmt: skip
-# A line that is nothing but a letter, or names it as the conclusion: "So it is (B)."
-_LETTER_LINE = re.compile(
-    r"(?i:(?:(?:so|therefore|thus|hence|finally|in conclusion)\b[,:]?\s{0,3})?"
-    r"(?:it(?:['’]s|\s+is|\s+must be)\s{1,3})?(?:the\s)?(?:(?:option|choice|letter)\s{0,3}:?)?)"
-    r"[\s*_`\"'“”(\[{$>#-]{0,12}(?:\\[(\[])?(?:\\\w{2,8}\{)?[(]?([A-Z])[)]?\}?"
-    r"[\s*_`\"'“”)\]}$.!\\]{0,12}"
-)
-_LABELLED_LINE = re.compile(r"[*_(\[>\s]{0,6}([A-Z])[*_)\].:]{1,4}\s{1,4}(.{1,400})", re.DOTALL)
 
 
 def option_letters(example: Example) -> str:
@@ -208,11 +151,11 @@ def _said(text: str, example: Example) -> list[tuple[int, str]]:
 def _quick(text: str) -> str | None:
     """The letter of the last "B is correct", "I choose B" and the like."""
     found = []
-    if _TOLD_GATE.search(text):
-        found += _TOLD.finditer(text)
+    if TOLD_GATE.search(text):
+        found += TOLD.finditer(text)
     lowered = text.lower()
-    if any(word in lowered for word in _PICKED_GATE):
-        found += _PICKED.finditer(text)
+    if any(word in lowered for word in PICKED_GATE):
+        found += PICKED.finditer(text)
     for match in sorted(found, key=re.Match.start, reverse=True):
         letter = _read_quick(match, text)
         if letter:
@@ -234,14 +177,14 @@ def _read_quick(match: re.Match, text: str) -> str | None:
     elif re.search(r"[a-z]", told.strip("()[]*_\"'`. ")[-1:]):
         return None
     statement = Stated(start, told, not groups.get("told"), match.end())
-    lead = _LEAD.match(told)
+    lead = LEAD.match(told)
     if not lead or is_withdrawn(statement, text):
         return None
     if picked:
         bare = lead["letter"].islower() and lead["after"][:1] != ")"
         if bare or not _letter_is_meant(lead, True):
             return None
-        if _MORE_LETTERS.match(lead["after"]):
+        if MORE_LETTERS.match(lead["after"]):
             return SEVERAL
     return lead["letter"].upper()
 
@@ -249,16 +192,16 @@ def _read_quick(match: re.Match, text: str) -> str | None:
 def _read(stated: Stated, example: Example) -> str | None:
     """The letter that one statement gives: None when it gives none, "?" when it gives several."""
     text = stated.text[:MAX_STATEMENT]
-    lead = _LEAD.match(text)
+    lead = LEAD.match(text)
     meant = lead and _letter_is_meant(lead, stated.colon)
     # an option may be called "I and II", and of the options C, N, O the letter C is the third
-    alone = meant and _BARE_END.fullmatch(lead["after"])
+    alone = meant and BARE_END.fullmatch(lead["after"])
     alone = alone and lead["letter"].upper() in option_letters(example)
     by_text = None if alone else letter_of_text(text, example)
     if by_text:
         return by_text
     if meant:
-        return SEVERAL if _MORE_LETTERS.match(lead["after"]) else lead["letter"].upper()
+        return SEVERAL if MORE_LETTERS.match(lead["after"]) else lead["letter"].upper()
     return letter_of_text(first_sentence(text), example) or _by_digit(text, example)
 
 
@@ -266,13 +209,13 @@ def _letter_is_meant(lead: re.Match, colon: bool) -> bool:
     letter, after = lead["letter"], lead["after"]
     if letter.islower():
         bracketed = lead.string[lead.start("letter") - 1 : lead.start("letter")] == "("
-        return bool(_BARE_END.match(after)) and (colon or bracketed and after.startswith(")"))
-    return not (letter in "AI" and _SENTENCE_GOES_ON.match(after))
+        return bool(BARE_END.match(after)) and (colon or bracketed and after.startswith(")"))
+    return not (letter in "AI" and SENTENCE_GOES_ON.match(after))
 
 
 def _by_digit(text: str, example: Example) -> str | None:
     """The letter of a digit label, where the item's own labels are digits or it is called one."""
-    match = _DIGIT_LEAD.match(text)
+    match = DIGIT_LEAD.match(text)
     if not match:
         return None
     labels = [str(x) for x in example.meta.get("labels") or example.meta.get("orig_labels") or ()]
@@ -294,16 +237,14 @@ def _whole_reply(text: str, example: Example) -> str | None:
     if bare:
         letter = bare[1].upper()
         return letter if letter in option_letters(example) else letter_of_text(whole, example)
-    labelled = _LABELLED_LINE.fullmatch(whole)
+    labelled = LABELLED_LINE.fullmatch(whole)
     if labelled and letter_of_text(labelled[2], example) == labelled[1]:
         return labelled[1]
     return letter_of_text(whole, example) or _by_digit_alone(whole, example)
 
 
 def _by_digit_alone(text: str, example: Example) -> str | None:
-    alone = re.fullmatch(
-        r"(?i:the )?(?i:option|choice)?[\s(\[*_]{0,9}[1-9][\s)\]*_.:]{0,9}", text
-    )
+    alone = re.fullmatch(r"(?i:the )?(?i:option|choice)?[\s(\[*_]{0,9}[1-9][\s)\]*_.:]{0,9}", text)
     return _by_digit(text, example) if alone else None
 
 
@@ -323,11 +264,11 @@ def _line(text: str, example: Example) -> str | None:
 
 
 def _of_line(line: str, example: Example) -> str | None:
-    line = line.strip()[:MAX_STATEMENT]
-    bare = _LETTER_LINE.fullmatch(line)
+    line = line.strip()[: 5 * MAX_STATEMENT]
+    bare = LETTER_LINE.fullmatch(line)
     if bare:
         return bare[1]
-    labelled = _LABELLED_LINE.fullmatch(line)
+    labelled = LABELLED_LINE.fullmatch(line)
     if not labelled or labelled[1] not in LETTERS[: len(example.choices)]:
         return None
     said = labelled[2]

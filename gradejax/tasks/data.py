@@ -235,6 +235,7 @@ def _check_kind(kind: str, examples: Sequence[Example], path: Path) -> None:
         "choice": lambda e: e.choices is not None,
         "number": lambda e: e.choices is None and parse(e.answer) is not None,
         "integer": lambda e: e.choices is None and canonical_integer(e.answer, e).isdigit(),
+        "math": lambda e: e.choices is None,
         "text": lambda e: e.choices is None,
     }[kind]
     for example in examples:

@@ -32,8 +32,8 @@ class _Worker:
         read_end, write_end = os.pipe()
         try:
             self.process = subprocess.Popen(
-                # -I: neither the caller's PYTHON* settings nor its folder decide what is imported
-                [sys.executable, "-I", str(_WORKER), str(write_end)],
+                # -P: this folder's numbers.py must not stand in for the standard library's
+                [sys.executable, "-P", str(_WORKER), str(write_end)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -52,9 +52,7 @@ def plain_formula(answer: str) -> str:
     if _WORDS.fullmatch(words) and not re.fullmatch(_FUNCTIONS, words):
         return re.sub(r"\s+", " ", words).lower()
     # a text after a value is its unit: "5 \text{ cm}^2", "16\,\mathrm{ft}"
-    text = re.sub(
-        rf"(?<=[\d}})])\s*{_TEXT.pattern}(?:\s?\^\s?\{{?[23]\}}?)?\.?$", "", text
-    ).strip()
+    text = re.sub(rf"(?<=[\d}})])\s*{_TEXT.pattern}(?:\s?\^\s?\{{?[23]\}}?)?\.?$", "", text).strip()
     text = _UNITS.sub("", text).strip()
     assigned = re.fullmatch(r"\\?[a-zA-Z]{1,6}\s?=\s?([^=,;]+)", text)
     number = assigned[1].strip() if assigned else text

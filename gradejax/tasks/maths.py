@@ -16,7 +16,9 @@ from gradejax.tasks.math_text import MAX_CHARS, MAX_DEPTH, depth, is_number, is_
 # CPU seconds for one comparison; wall-clock time is bounded by the pool
 LIMIT_S = 2.0
 # Towers of powers and factorials that no machine can write out: not worth the limit.
-_HOPELESS = re.compile(r"\^\{?[^{}^]{0,9}\^\{?[^{}^]{0,9}\^|\d{5,}\)?\}?\s?!|\^\{?-?\d{6,}")
+_HOPELESS = re.compile(
+    r"\^\{?\d{1,9}\^\{?\d{1,9}\^|\^\{?\d{2,9}\^\{?\d{2,}|\d{5,}\)?\}?\s?!|\^\{?-?\d{6,}"
+)
 # Digits after the point to which a decimal stands for a fraction such as 1/3 (math-verify's).
 DECIMALS = 6
 

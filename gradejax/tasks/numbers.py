@@ -53,10 +53,10 @@ _FILLER = re.compile(
 )
 
 _MINUS = re.compile("[\u2212\u2013\ufe63\uff0d]")
-_GROUP_MARK = re.compile(
-    r"(?<=\d)(?:\{,\}|\\,|\\!|,\\!|\\ |[\u2009\u202f\u00a0'’])(?=\d{3}(?!\d))"
+_GROUP_MARK = re.compile(r"(?<=\d)(?:\{,\}|\\,|\\!|,\\!|\\ |[\u2009\u202f\u00a0'’])(?=\d{3}(?!\d))")
+_TEXT_COMMAND = re.compile(
+    r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s?\{((?:[^{}]|\{[^{}]{0,50}\}){0,200})\}"
 )
-_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s?\{([^{}\\]{0,200})\}")
 _FRACTION = re.compile(r"(-\s?)?\\[dtc]?frac\s?\{(-?[\d.,]{1,300})\}\s?\{([\d.,]{1,300})\}")
 _SHORT_FRACTION = re.compile(r"(-\s?)?\\[dtc]?frac\s?(\d)\s?(\d)")
 _DEGREES = re.compile(r"\^\{?\\circ\}?|°|\\?%")

@@ -291,6 +291,7 @@ def test_normalise_keeps_signs():
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_grading_is_equality_of_canonicals(kind):
     """Else a vote over canonicals could crown an answer that the grader calls something else."""
+    # formulas: the normal writing of these is canonical; `Task.same` joins what it leaves apart
     golds = ["A", "B"] if kind == "choice" else ["42", "0.5"]
     given = ["A", "(b)", "option number 1", "42", "42.0", "1/2", "042", "B or C", "x", ".5"]
     task = make_task("t", kind, FORMATS["open"])

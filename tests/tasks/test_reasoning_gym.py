@@ -137,7 +137,7 @@ def test_without_a_marker_only_arithmetic_has_a_reading():
 def test_a_cut_reply_is_no_answer_even_when_it_is_right():
     example = example_of("chain_sum-easy")
     judged = ReasoningGymTask.judge(f"ANSWER: {example.answer}", "length", example)
-    assert judged.outcome is Outcome.NO_ANSWER
+    assert judged.outcome is Outcome.TRUNCATED
 
 
 def test_an_equation_that_cancels_is_left_out():
