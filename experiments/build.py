@@ -13,6 +13,7 @@ from gradejax.experts.registry import ExpertRegistry
 from gradejax.systems.description import registry_of, task_of
 from gradejax.systems.grade.config import GradeConfig
 from gradejax.tasks.base import Example, Task
+from gradejax.tasks.chance import chance_level
 from gradejax.tasks.splits import check_disjoint
 
 MODES = ("train", "evaluate")
@@ -161,6 +162,8 @@ def with_questions(run: Run, fits: Callable[[Example], bool]) -> Run:
     heldout, heldout_notes = choose(run.heldout_questions, run.wanted[1], ask, "held-out")
     check_disjoint({"train": train, "heldout": heldout})
     notes = (*run.notes, *train_notes, *heldout_notes)
+    if any(example.choices for example in heldout):
+        notes += (f"guessing is right on {chance_level(heldout):.1%} of the held-out questions",)
     grade = run.grade
     if grade.anchors > len(train):
         notes += (

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from gradejax.tasks import benchmarks
 from gradejax.tasks.base import Example, Task
+from gradejax.tasks.chance import chance_level
 from gradejax.tasks.exemplars import EXEMPLARS
 from gradejax.tasks.prompts import chain_of_thought_messages, expert_messages, question_text
 from gradejax.tasks.shuffle import ORDER, shuffle_choices
@@ -91,7 +92,9 @@ def _lines(name: str, args, hub: bool) -> Iterator[str]:
             loaded = loaded._replace(examples=shown)
     if args.count:
         whole = benchmarks.load(base, split, **where)
-        yield f"  {len(whole.examples)} examples in {split}"
+        level = chance_level(whole.examples)
+        guess = f"; guessing is right on {level:.1%}" if level else ""
+        yield f"  {len(whole.examples)} examples in {split}{guess}"
         yield from (f"  {note}" for note in whole.notes)
     yield f"  from {loaded.origin}"
     if not loaded.examples:
