@@ -4,23 +4,23 @@ The ConfigDict stops here. Everything is validated before any model runs.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
 from experiments.config import ConfigError, to_dataclass
+from experiments.questions import TaskSettings, choose, questions_of
 from gradejax.experts.registry import ExpertRegistry
 from gradejax.systems.description import registry_of, task_of
 from gradejax.systems.grade.config import GradeConfig
-from gradejax.tasks.answers import KINDS
 from gradejax.tasks.base import Example, Task
-from gradejax.tasks.data import check_disjoint, infer_kind, load_task, twin_golds
-from gradejax.tasks.splits import item_key
+from gradejax.tasks.chance import chance_level
+from gradejax.tasks.splits import check_disjoint
 
 MODES = ("train", "evaluate")
 ON_ERROR = ("raise", "missing")
-MOST_SHIPPED = 20_000  # questions of a split that the shipped generators are asked for
+ON_LONG = ("error", "missing")
 SEED_LIMIT = 2**32  # what a random key takes
 
 
@@ -73,49 +73,32 @@ class EvaluationSettings:
 @dataclasses.dataclass(frozen=True)
 class StoreSettings:
     """path: folder of the feature store. batch_size: rows generated at once. on_error: "raise" or
-    "missing" for a failed expert call."""
+    "missing" for a failed expert call. on_long: "error", or "missing" for a prompt that does not
+    fit its model; a question that does not fit the orchestrator is then left out, and counted."""
 
     path: str
     batch_size: int
     on_error: str
+    on_long: str = "error"
 
     def __post_init__(self):
         _at_least(self, batch_size=1)
-        if self.on_error not in ON_ERROR:
-            raise ValueError(
-                f"on_error must be one of {', '.join(ON_ERROR)}, got {self.on_error!r}"
-            )
+        for name, choices in (("on_error", ON_ERROR), ("on_long", ON_LONG)):
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
+                )
         if not self.path.strip():
             raise ValueError(f"path must name a folder, got {self.path!r}")
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskSettings:
-    """name: "reasoning_gym" (shipped questions) or any name with the two files; kind and format of
-    file tasks ("" chooses); at most how many questions to take from each (0 takes all of a file).
-    """
-
-    name: str
-    kind: str
-    format: str
-    train_file: str
-    heldout_file: str
-    train_questions: int
-    heldout_questions: int
-
-    def __post_init__(self):
-        shipped = self.name == "reasoning_gym"
-        for name in ("train_questions", "heldout_questions"):
-            value = getattr(self, name)
-            if shipped and not 1 <= value <= MOST_SHIPPED:
-                raise ValueError(f"{name} must be in 1 to {MOST_SHIPPED}, got {value}")
-            if value < 0:
-                raise ValueError(f"{name} must be at least 0 (0 takes all of a file), got {value}")
-
-
-@dataclasses.dataclass(frozen=True)
 class Run:
-    """A validated run."""
+    """A validated run.
+
+    The questions are all there are of a file or a benchmark until `with_questions` has chosen
+    those that are asked: ``wanted`` of each (0: all), the first that fit the pool.
+    """
 
     mode: str
     seeds: tuple[int, ...]
@@ -130,60 +113,9 @@ class Run:
     checkpoint: CheckpointSettings
     evaluation: EvaluationSettings
     store: StoreSettings
-
-
-def _questions(settings: TaskSettings):
-    """(task entry, training questions, held-out questions)."""
-    if settings.name == "reasoning_gym":
-        from experiments.tiny_corpus import questions
-
-        sets = []
-        for split, key in (("grade", "train_questions"), ("heldout", "heldout_questions")):
-            try:
-                sets.append(questions(split, getattr(settings, key)))
-            except ValueError as error:
-                raise ConfigError(
-                    f"config.task.{key} is {getattr(settings, key)}, more than there are: {error}"
-                ) from error
-        return {"name": "reasoning_gym"}, *sets
-    files = {"train_file": settings.train_file, "heldout_file": settings.heldout_file}
-    if not all(files.values()):
-        raise ConfigError(
-            f"config.task {settings.name!r} needs task.train_file and task.heldout_file (JSONL of "
-            "id, question, choices, answer); only 'reasoning_gym' brings its own questions"
-        )
-    if settings.kind and settings.kind not in KINDS:
-        raise ConfigError(
-            f"config.task.kind must be one of {', '.join(sorted(KINDS))}, or \"\" to choose by the "
-            f"answers; got {settings.kind!r}"
-        )
-    loaded = {}
-    for key, path in files.items():
-        try:
-            loaded[key] = list(load_task(path, kind=settings.kind or None).examples)
-        except (ValueError, OSError) as error:
-            raise ConfigError(f"config.task.{key}: {error}") from error
-        if len(loaded[key]) > 1 and len({item_key(e) for e in loaded[key]}) == 1:
-            raise ConfigError(
-                f"config.task.{key}: all {len(loaded[key])} questions of {path} are one text; "
-                "expected different questions"
-            )
-        if twins := twin_golds(loaded[key]):
-            raise ConfigError(
-                f"config.task.{key}: in {len(twins)} questions of {path} the right option stands "
-                f"among the options twice, so they cannot be graded; leave them out: "
-                f"{', '.join(twins[:5])}"
-            )
-    train, heldout = loaded.values()
-    kind = settings.kind or infer_kind(train)
-    if not settings.kind and infer_kind(heldout) != kind:
-        raise ConfigError(
-            f"config.task.train_file holds answers of the kind {kind}, config.task.heldout_file of "
-            f"{infer_kind(heldout)}; set config.task.kind"
-        )
-    entry = {"name": settings.name, "kind": kind, "format": settings.format}
-    cut = lambda rows, n: rows[:n] if n else rows  # noqa: E731
-    return entry, cut(train, settings.train_questions), cut(heldout, settings.heldout_questions)
+    wanted: tuple[int, int]
+    few_will_do: bool
+    notes: tuple[str, ...]
 
 
 def _seeds(config) -> tuple[int, ...]:
@@ -198,17 +130,27 @@ def _seeds(config) -> tuple[int, ...]:
     return seeds
 
 
-def _grade(section, agents: int, questions: int) -> GradeConfig:
+def _grade(section, agents: int, questions: int, few_will_do: bool) -> GradeConfig:
     grade = to_dataclass(GradeConfig, section, "config.grade")
-    for name, most, what in (
-        ("anchors", questions, "training questions"), ("fixed_k", agents, "agents of the pool"),
-    ):  # fmt: skip
-        if getattr(grade, name) > most:
+    most = {"fixed_k": (agents, "agents of the pool")}
+    if not few_will_do:  # else all training questions are anchors; see `with_questions`
+        most["anchors"] = (questions, "training questions")
+    for name, (high, what) in most.items():
+        if getattr(grade, name) > high:
             raise ConfigError(
-                f"config.grade.{name} must be at most {most}, the {what}; got "
+                f"config.grade.{name} must be at most {high}, the {what}; got "
                 f"{getattr(grade, name)}"
             )
     return grade
+
+
+def _check_disjoint(train, heldout) -> None:
+    try:
+        check_disjoint({"train": train, "heldout": heldout})
+    except ValueError as error:
+        raise ConfigError(
+            f"config.task: the training and the held-out questions overlap: {error}"
+        ) from error
 
 
 def build(config: Mapping[str, Any]) -> Run:
@@ -232,16 +174,19 @@ def build(config: Mapping[str, Any]) -> Run:
     except ValueError as error:
         raise ConfigError(f"config.pool: {error}") from error
     settings = to_dataclass(TaskSettings, config["task"], "config.task")
-    entry, train, heldout = _questions(settings)
+    try:
+        found = questions_of(settings)
+    except ConfigError:
+        raise
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"config.task: {error}") from error
+    entry, train, heldout = found.entry, found.train, found.heldout
+    wanted = (settings.train_questions, settings.heldout_questions)
     for name, rows in (("training", train), ("held-out", heldout)):
         if not rows:
             raise ConfigError(f"there are no {name} questions; see config.task")
-    try:
-        check_disjoint({"train": train, "heldout": heldout})
-    except ValueError as error:
-        raise ConfigError(
-            f"config.task: the training and the held-out questions overlap: {error}"
-        ) from error
+    first = [rows[: n or None] for rows, n in zip((train, heldout), wanted, strict=True)]
+    _check_disjoint(*first)
     # Ids may repeat between files; the run's must not.
     train = [dataclasses.replace(e, id=f"train/{e.id}") for e in train]
     heldout = [dataclasses.replace(e, id=f"heldout/{e.id}") for e in heldout]
@@ -262,6 +207,39 @@ def build(config: Mapping[str, Any]) -> Run:
         train_questions=tuple(train),
         heldout_questions=tuple(heldout),
         families=tuple(sorted(families)),
-        grade=_grade(config["grade"], len(registry.agents), len(train)),
+        grade=_grade(config["grade"], len(registry.agents), len(first[0]), found.few_will_do),
+        wanted=wanted,
+        few_will_do=found.few_will_do,
+        notes=found.notes,
         **sections,
     )
+
+
+def with_questions(run: Run, fits: Callable[[Example], bool]) -> Run:
+    """The run with the questions it asks, and with notes of those it leaves out.
+
+    Args:
+      run: of `build`.
+      fits: may a question be asked of this pool? Asked only where `store.on_long` is "missing".
+
+    Raises:
+      ConfigError: no question fits, or the questions chosen are not disjoint.
+    """
+    ask = fits if run.store.on_long == "missing" else lambda example: True
+    train, train_notes = choose(run.train_questions, run.wanted[0], ask, "training")
+    heldout, heldout_notes = choose(run.heldout_questions, run.wanted[1], ask, "held-out")
+    _check_disjoint(train, heldout)
+    notes = (*run.notes, *train_notes, *heldout_notes)
+    if any(example.choices for example in heldout):
+        notes += (f"guessing is right on {chance_level(heldout):.1%} of the held-out questions",)
+    grade = run.grade
+    if grade.anchors > len(train):
+        notes += (
+            f"config.grade.anchors is {grade.anchors}; all {len(train)} training questions are "
+            "anchors",
+        )
+        grade = dataclasses.replace(grade, anchors=len(train))
+    return dataclasses.replace(
+        run, train_questions=tuple(train), heldout_questions=tuple(heldout), grade=grade,
+        notes=notes,
+    )  # fmt: skip

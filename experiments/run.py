@@ -18,7 +18,7 @@ import time
 from rich.console import Console
 
 from experiments import config as config_lib
-from experiments.build import Run, build
+from experiments.build import Run, build, with_questions
 from experiments.trainer import Trainer, evaluate
 from gradejax.evaluation.figure import save_figure
 from gradejax.evaluation.report import print_results
@@ -54,6 +54,14 @@ KEPT = {
 }
 
 
+def open_pool(run: Run) -> tuple[Run, asking.Frozen]:
+    """Load the models; (the run with the questions it asks, those that fit the pool; the pool)."""
+    frozen = asking.open_frozen(
+        run.registry, FeatureStore(run.store.path), batch_size=run.store.batch_size
+    )
+    return with_questions(run, lambda example: asking.fits(frozen, example, run.task)), frozen
+
+
 def ask_pool(
     run: Run, frozen: asking.Frozen, console: Console
 ) -> tuple[QuestionSet, QuestionSet]:
@@ -67,22 +75,37 @@ def ask_pool(
             console.print(f"  asked {progress.done}/{progress.total} ({progress.model})",
                           markup=False)  # fmt: skip
 
+    for note in run.notes:
+        console.print(note, markup=False)
     out = []
     first = 0
     for questions in (run.train_questions, run.heldout_questions):
         out.append(
             asking.ask_questions(
                 frozen, questions, run.task, run.families, first_id=first, progress=said,
-                on_error=run.store.on_error,
+                on_error=run.store.on_error, on_long=run.store.on_long,
             )
         )  # fmt: skip
         first += len(questions)
+        _say_missing(out[-1], run, console)
     counters = frozen.store.counters
     console.print(
         f"feature store {run.store.path}: {counters.hits} read, {counters.calls} language-model "
         "calls made", markup=False,
     )  # fmt: skip
     return out[0], out[1]
+
+
+def _say_missing(asked: QuestionSet, run: Run, console: Console) -> None:
+    """Which seats gave no reply to some questions: they are missing there, never wrong."""
+    names = run.registry.names
+    missing = (~asked.records.available).sum(0)
+    said = [f"{name} {n}" for name, n in zip(names, missing, strict=True) if n]
+    if said:
+        console.print(
+            f"  of {len(asked)} questions, replies missing (prompt too long, or the call failed): "
+            + ", ".join(said), markup=False,
+        )  # fmt: skip
 
 
 def main(argv=None) -> int:
@@ -133,9 +156,7 @@ def _main(argv, console: Console, stage: list[str]) -> int:
         run = build(config)
         if run.mode == "evaluate":
             _need_checkpoints(run, folder)
-        frozen = asking.open_frozen(
-            run.registry, FeatureStore(run.store.path), batch_size=run.store.batch_size
-        )
+        run, frozen = open_pool(run)
         resumed = folder.claim(config, _inputs(run, frozen), may_change=MAY_CHANGE)
         console.print(f"{'going on with' if resumed else 'starting'} {folder.path}", markup=False)
         stage.append("asking")

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from experiments import config as config_lib
 from experiments.build import build
-from experiments.run import Trainer, ask_pool
+from experiments.run import ask_pool, open_pool
+from experiments.trainer import Trainer
 from gradejax.systems.grade import fit
 
 
@@ -26,8 +27,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     args, overrides = parser.parse_known_args()
     _, pairs, _ = config_lib.parse_args(overrides)
-    run = build(config_lib.to_dict(config_lib.load(args.config, pairs)))
-    frozen, questions, _ = ask_pool(run, Console(stderr=True))
+    run, frozen = open_pool(build(config_lib.to_dict(config_lib.load(args.config, pairs))))
+    questions, _ = ask_pool(run, frozen, Console(stderr=True))
     trainer = Trainer(run, frozen, questions)
     state = trainer.fresh(0)
     reference = fit.reference_logits(trainer.shape, state, questions)

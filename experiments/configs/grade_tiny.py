@@ -43,13 +43,23 @@ def get_config():
                 },
             },
             "task": {
-                "name": "reasoning_gym",  # or any name, with the files below
-                "kind": "",  # of file tasks: choice, integer, number, text
+                # or "jsonl" with a path, a benchmark (python -m experiments.tasks lists them), or
+                # any name with the two files below
+                "name": "reasoning_gym",
+                "kind": "",  # of file tasks: choice, integer, math, number, text
                 "format": "",  # of file tasks; "" chooses by kind
                 "train_file": "",
                 "heldout_file": "",
                 "train_questions": 2000,
                 "heldout_questions": 1200,
+                "path": "",  # of jsonl: the file; of a benchmark: a folder, "" finds one
+                "subset": "",  # of a benchmark, or a generator of reasoning_gym
+                "train_split": "",
+                "heldout_split": "",
+                "split_test": False,  # cut a benchmark that has a test set only
+                "heldout_share": 0.4,  # of a file that is cut
+                "shuffle_seed": -1,  # of the order of options; -1 as published
+                "shots": 0,  # worked examples in the experts' prompts
             },
             "grade": {
                 "d": 64,
@@ -88,6 +98,9 @@ def get_config():
             "train": {"steps": 200, "batch_size": 48, "devices": 1},  # devices 0: all there are
             "checkpoint": {"save_every": 100, "keep": 2},
             "evaluation": {"replicates": 10000, "batch_size": 256},
-            "store": {"path": "runs/features", "batch_size": 256, "on_error": "raise"},
+            "store": {
+                "path": "runs/features", "batch_size": 256, "on_error": "raise",
+                "on_long": "missing",  # or "error": prompts that do not fit a model
+            },  # fmt: skip
         }
     )

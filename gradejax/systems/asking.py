@@ -16,12 +16,19 @@ from gradejax.experts.keys import content_key
 from gradejax.experts.local import LocalProvider
 from gradejax.experts.model_pool import LoadedModel, ModelPool
 from gradejax.experts.registry import ExpertRegistry
+from gradejax.experts.replies import PromptTooLong
 from gradejax.generation.text import Chat
 from gradejax.models import encoder
 from gradejax.models.decoder import Decoder
 from gradejax.systems.questions import QuestionSet, make_question_set
 from gradejax.tasks.base import Example, Task
-from gradejax.tasks.prompts import expert_messages, orchestrator_messages, question_text
+from gradejax.tasks.exemplars import EXEMPLARS
+from gradejax.tasks.prompts import (
+    chain_of_thought_messages,
+    expert_messages,
+    orchestrator_messages,
+    question_text,
+)
 from gradejax.types import Pool
 
 
@@ -85,9 +92,30 @@ def expert_facts(frozen: Frozen) -> dict[str, dict[str, Any]]:
 
 
 def messages_of(example: Example, task: Task) -> Query:
-    """The prompts that experts and the orchestrator get for a question."""
+    """The prompts that experts and the orchestrator get for a question.
+
+    Where the example brings worked examples the experts get the chain-of-thought prompt; the
+    orchestrator answers directly all the same [choice].
+    """
     text, slot = question_text(example), task.format_slot(example)
-    return Query(example.id, expert_messages(text, slot), orchestrator_messages(text, slot))
+    shown = example.meta.get(EXEMPLARS)
+    expert = chain_of_thought_messages(text, slot, shown) if shown else expert_messages(text, slot)
+    return Query(example.id, expert, orchestrator_messages(text, slot))
+
+
+def fits(frozen: Frozen, example: Example, task: Task) -> bool:
+    """Does the orchestrator's prompt for a question fit its context?
+
+    It answers and encodes every question, so nothing can be done with one that it cannot read;
+    what an expert cannot read is missing from that expert alone.
+    """
+    spec = frozen.registry.orchestrator
+    prompt = frozen.provider.render(spec, messages_of(example, task).orchestrator)
+    try:
+        frozen.provider.encode(spec, prompt, example.id)
+    except PromptTooLong:
+        return False
+    return True
 
 
 def _cached(frozen: Frozen, kind: str, texts: Sequence[str], compute: Callable, **facts):
@@ -162,6 +190,7 @@ def text_embeddings(frozen: Frozen, texts: Sequence[str]) -> np.ndarray:
 def ask_questions(
     frozen: Frozen, examples: Sequence[Example], task: Task, families: Sequence[str], *,
     first_id: int, progress: Callable | None = None, on_error: str = "raise",
+    on_long: str = "error",
 ) -> QuestionSet:  # fmt: skip
     """Ask every seat every question, and turn what they said into a QuestionSet.
 
@@ -173,6 +202,7 @@ def ask_questions(
       first_id: global row id of the first question.
       progress: see ``experts.ask.ask``.
       on_error: "raise" or "missing".
+      on_long: "error" or "missing", for a prompt that does not fit its model's context.
 
     Raises:
       ValueError: no questions, or duplicate ids.
@@ -181,7 +211,7 @@ def ask_questions(
         raise ValueError("there are no questions to ask; the data set or split is empty")
     replies = ask_all(
         frozen.registry, [messages_of(e, task) for e in examples], providers=frozen.providers,
-        store=frozen.store, progress=progress, on_error=on_error,
+        store=frozen.store, progress=progress, on_error=on_error, on_long=on_long,
     )  # fmt: skip
     states = trunk_states(frozen, examples)
     return make_question_set(

@@ -109,12 +109,23 @@ def pool_entries(registry: ExpertRegistry) -> dict[str, Any]:
 
 
 def task_of(entry: Mapping[str, Any]) -> Task:
-    """The task that {name, kind, format} means: "reasoning_gym", or a kind of ``tasks.answers``.
+    """The task that an entry means.
+
+    {benchmark}: a published one, with its own grader; {name: "reasoning_gym"}: the fixed families,
+    with {generator}: any others; else {name, kind, format}: a kind of ``tasks.answers``.
 
     Raises:
       ValueError: unknown; lists the choices.
     """
+    if entry.get("benchmark"):
+        from gradejax.tasks.benchmarks import task_named
+
+        return task_named(entry["benchmark"])
     if entry["name"] == "reasoning_gym":
+        if entry.get("generator"):
+            from gradejax.tasks.benchmarks.reasoning_gym import AnyReasoningGymTask
+
+            return AnyReasoningGymTask
         from gradejax.tasks.reasoning_gym import ReasoningGymTask
 
         return ReasoningGymTask

@@ -1,7 +1,7 @@
 """The prompts of GRADE (arXiv 2607.10836): expert, orchestrator, and each family's `{format}` slot.
 
 The texts are the paper's. Departures: the letters of multiple choice are those of the item's own
-options (MMLU-Pro items have 3 to 10), and the two generic slots for other benchmarks are ours.
+options (MMLU-Pro items have 3 to 10), and the generic slots for other benchmarks are ours.
 """
 
 from gradejax.tasks.base import Example
@@ -12,6 +12,8 @@ EXPERT_SYSTEM = (
     "as ANSWER: <value>."
 )
 
+CHAIN_OF_THOUGHT = "Solve the problem with step-by-step reasoning, following the examples."
+
 Messages = list[dict[str, str]]
 
 
@@ -21,6 +23,17 @@ def expert_messages(question: str, format_slot: str) -> Messages:
         {"role": "system", "content": EXPERT_SYSTEM},
         {"role": "user", "content": _question_and_format(question, format_slot)},
     ]
+
+
+def chain_of_thought_messages(question: str, format_slot: str, exemplars: str) -> Messages:
+    """The chain-of-thought prompt: one user turn with the worked examples before the question.
+
+    Args:
+      question, format_slot: as in the other prompts.
+      exemplars: rendered, each with its question, solution and ANSWER: line.
+    """
+    content = f"{CHAIN_OF_THOUGHT}\n\n{exemplars}\n\n{_question_and_format(question, format_slot)}"
+    return [{"role": "user", "content": content}]
 
 
 def orchestrator_messages(question: str, format_slot: str) -> Messages:
@@ -58,6 +71,11 @@ def choice_format(example: Example) -> str:
     return f"Choose one option ({letters[0]}--{letters[-1]}). Respond with ANSWER: <letter>."
 
 
+def code_format(example: Example) -> str:
+    del example
+    return "Give the whole function, with its imports, in one ```python block."
+
+
 def open_format(example: Example) -> str:
     del example
     return "Give only the final answer after ANSWER:."
@@ -66,6 +84,7 @@ def open_format(example: Example) -> str:
 FORMATS = {
     "aime": aime_format,
     "choice": choice_format,
+    "code": code_format,
     "gpqa": choice_format,
     "gsm8k": gsm8k_format,
     "mmlu_pro": choice_format,

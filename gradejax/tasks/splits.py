@@ -96,6 +96,42 @@ def split_by_hash(
     )
 
 
+def split_by_id(
+    examples: Sequence[Example], *, fraction: float, salt: str = ""
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """Splits examples into (chosen, rest) by a stable hash of their ids, disjoint also by text.
+
+    Each item decides for itself, so another file of the same items is cut the same way; copies of
+    one item go where the first of their ids goes. Both parts keep the order of `examples`. Raises
+    ValueError for a fraction outside [0, 1].
+    """
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"expected fraction in [0, 1], got {fraction}")
+    first: dict[str, str] = {}
+    keys = [item_key(example) for example in examples]
+    for key, example in zip(keys, examples, strict=True):
+        first[key] = min(first.get(key, example.id), example.id)
+    chosen = {key for key, item_id in first.items() if _hash(salt, item_id) < fraction * 2**64}
+    paired = list(zip(keys, examples, strict=True))
+    return (
+        tuple(example for key, example in paired if key in chosen),
+        tuple(example for key, example in paired if key not in chosen),
+    )
+
+
+def without_copies(
+    examples: Sequence[Example], of: Sequence[Example] = ()
+) -> tuple[tuple[Example, ...], tuple[str, ...]]:
+    """(examples without copies of earlier ones and of the items `of`; the ids left out)."""
+    seen = {item_key(example) for example in of}
+    kept, dropped = [], []
+    for example in examples:
+        key = item_key(example)
+        (dropped.append(example.id) if key in seen else kept.append(example))
+        seen.add(key)
+    return tuple(kept), tuple(dropped)
+
+
 def few_shot(pool: Sequence[Example], example: Example, k: int, seed: int) -> tuple[Example, ...]:
     """k distinct worked examples of `pool` for `example`: never the item itself or a copy of it.
 
