@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.config import ConfigError, to_dataclass
+from gradejax.experts.budget import Limits
 from gradejax.experts.registry import ExpertRegistry
 from gradejax.systems.description import registry_of, task_of
 from gradejax.systems.grade.config import GradeConfig
@@ -63,6 +64,25 @@ class StoreSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class BudgetSettings:
+    """What one start may spend at APIs; 0 is no limit. tokens: prompt and reply; money: in the
+    currency of the prices; seconds: from the first call to the last one's begin."""
+
+    tokens: int
+    money: float
+    seconds: float
+
+    def __post_init__(self):
+        for name in ("tokens", "money", "seconds"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0 (no limit), got {getattr(self, name)}")
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.tokens or None, self.money or None, self.seconds or None)
+
+
+@dataclasses.dataclass(frozen=True)
 class TaskSettings:
     """name: "reasoning_gym" (shipped questions) or any name with the two files; kind and format of
     file tasks ("" chooses); how many questions to take from each (0 takes all of a file)."""
@@ -93,6 +113,7 @@ class Run:
     checkpoint: CheckpointSettings
     evaluation: EvaluationSettings
     store: StoreSettings
+    budget: BudgetSettings
 
 
 def _questions(settings: TaskSettings):
@@ -174,4 +195,5 @@ def build(config: Mapping[str, Any]) -> Run:
         checkpoint=to_dataclass(CheckpointSettings, config["checkpoint"], "config.checkpoint"),
         evaluation=to_dataclass(EvaluationSettings, config["evaluation"], "config.evaluation"),
         store=to_dataclass(StoreSettings, config["store"], "config.store"),
+        budget=to_dataclass(BudgetSettings, config["budget"], "config.budget"),
     )

@@ -4,9 +4,9 @@
     python -m experiments.run --config ... --workdir ... --config.train.steps=400
     python -m experiments.run --config ... --workdir ... --config.mode=evaluate
 
-The workdir holds config.json, metrics.jsonl, events/, checkpoints/, anchors.*, results.json and
-accuracy_vs_params.png; further seeds have folders seed_<s>/ of the same kind. The same command
-goes on with a run that was stopped.
+The workdir holds config.json, metrics.jsonl, events/, checkpoints/, anchors.*, missing.jsonl (calls
+of experts that failed, and why), results.json and accuracy_vs_params.png; further seeds have
+folders seed_<s>/ of the same kind. The same command goes on with a run that was stopped.
 """
 
 import pathlib
@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
+from experiments import api_report
 from experiments import config as config_lib
 from experiments.build import Run, build
 from gradejax.evaluation.evaluate import compare
@@ -26,7 +27,9 @@ from gradejax.evaluation.outcome import SystemOutcome, outcome_from_decisions
 from gradejax.evaluation.report import print_results
 from gradejax.experts.ask import TooManyMissing
 from gradejax.experts.features import FeatureStore
-from gradejax.experts.replies import PromptTooLong
+from gradejax.experts.progress import duration
+from gradejax.experts.replies import ExpertCallError, PromptTooLong
+from gradejax.experts.segments import StoreWriteError
 from gradejax.systems import asking
 from gradejax.systems.description import pool_entries
 from gradejax.systems.grade import fit, infer
@@ -45,7 +48,7 @@ from gradejax.training.restore import save_anchors
 from gradejax.training.workdir import Workdir, WorkdirError
 
 # What a run may change when it goes on: more steps, and how it is saved, watched and evaluated.
-MAY_CHANGE = ("mode", "train.steps", "checkpoint", "evaluation", "store")
+MAY_CHANGE = ("mode", "train.steps", "checkpoint", "evaluation", "store", "budget")
 SHOWN = {
     "loss": "loss", "reward": "reward", "accuracy": "acc", "agents": "agents", "depth": "depth",
     "entropy/depth": "H(depth)", "entropy/assignment": "H(assign)", "entropy/read": "H(read)",
@@ -53,21 +56,25 @@ SHOWN = {
 }  # fmt: skip
 USER_ERRORS = (
     config_lib.ConfigError, WorkdirError, StorageError, NonFiniteLoss, PromptTooLong,
-    TooManyMissing, ValueError, FileNotFoundError,
+    TooManyMissing, ExpertCallError, StoreWriteError, ValueError, FileNotFoundError,
 )  # fmt: skip
 
 
 def ask_pool(run: Run, console: Console) -> tuple[asking.Frozen, QuestionSet, QuestionSet]:
     """Load the models and ask every seat every question, or read what the store has."""
     store = FeatureStore(run.store.path)
-    frozen = asking.open_frozen(run.registry, store, batch_size=run.store.batch_size)
+    frozen = asking.open_frozen(
+        run.registry, store, batch_size=run.store.batch_size, limits=run.budget.limits
+    )
     last = [0.0]
 
     def said(progress) -> None:
         now = time.monotonic()
         if now - last[0] > 5 or progress.done == progress.total:
             last[0] = now
-            console.print(f"  asked {progress.done}/{progress.total} ({progress.model})",
+            left = progress.seconds_left
+            about = f", about {duration(left)} left" if left else ""
+            console.print(f"  asked {progress.done}/{progress.total} ({progress.model}){about}",
                           markup=False)  # fmt: skip
 
     out = []
@@ -85,6 +92,12 @@ def ask_pool(run: Run, console: Console) -> tuple[asking.Frozen, QuestionSet, Qu
         f"feature store {run.store.path}: {counters.hits} read, {counters.calls} language-model "
         "calls made", markup=False,
     )  # fmt: skip
+    spent = frozen.api.budget
+    if spent.calls:
+        console.print(
+            f"APIs: {spent.calls} calls, {spent.spent.tokens:,.0f} tokens, "
+            f"{spent.spent.money:.4g} by the config's prices", markup=False,
+        )  # fmt: skip
     return frozen, out[0], out[1]
 
 
@@ -166,8 +179,8 @@ class Trainer:
 
 
 def decide(shape: Shape, state: TrainState, questions: QuestionSet, size: int, decision: str,
-           seed: int) -> SystemOutcome:  # fmt: skip
-    """GRADE's outcome on a set of questions; the memory is frozen."""
+           seed: int) -> tuple[SystemOutcome, np.ndarray]:  # fmt: skip
+    """(GRADE's outcome on a set of questions, [Q] money of its calls); the memory is frozen."""
     parts = []
     for at in range(0, len(questions), size):
         rows = np.arange(at, min(at + size, len(questions)))
@@ -176,9 +189,10 @@ def decide(shape: Shape, state: TrainState, questions: QuestionSet, size: int, d
                           decision=decision, key=jax.random.key(seed))  # fmt: skip
         parts.append([np.asarray(x)[: len(rows)] for x in (got.answer, got.asked, got.depth)])
     answer, asked, depth = (np.concatenate(x) for x in zip(*parts, strict=True))
-    return outcome_from_decisions(
+    outcome = outcome_from_decisions(
         questions.records, shape.pool, answer, asked, depth, orchestrator_always=True
     )
+    return outcome, (questions.money * asked).sum(1)
 
 
 def groups_of(run: Run) -> dict[str, tuple[str, ...]]:
@@ -200,14 +214,16 @@ def evaluate(run: Run, shape: Shape, states, train_set: QuestionSet, heldout: Qu
         for decision in infer.DECISIONS
     }
     accuracy = {
-        name: float(np.mean([o.correct[o.covered].mean() for o in outcomes]))
+        name: float(np.mean([o.correct[o.covered].mean() for o, _ in outcomes]))
         for name, outcomes in by_decision.items()
     }
+    outcomes, money = zip(*by_decision["threshold"], strict=True)
     return compare(
-        {"grade": by_decision["threshold"]}, heldout.records, shape.pool, run.families,
+        {"grade": outcomes}, heldout.records, shape.pool, run.families,
         replicates=run.evaluation.replicates, train=train_set.records,
         train_query=train_set.queries, test_query=heldout.queries, groups=groups_of(run),
-        notes={"grade_accuracy_by_decision": accuracy, "steps": int(states[0].step)},
+        notes={"grade_accuracy_by_decision": accuracy, "steps": int(states[0].step)}
+        | api_report.notes(run.registry, heldout, money),
     )  # fmt: skip
 
 
@@ -247,9 +263,12 @@ def _main(argv, console: Console) -> int:
     begin = time.monotonic()
     with Workdir(workdir) as folder:
         run = build(config)
-        resumed = folder.claim(config, may_change=MAY_CHANGE)
+        resumed = folder.claim(
+            config, may_change=[*MAY_CHANGE, *api_report.may_change(config["pool"]["agents"])]
+        )
         console.print(f"{'going on with' if resumed else 'starting'} {folder.path}", markup=False)
         frozen, train_set, heldout = ask_pool(run, console)
+        api_report.report_missing(folder.path, {"train": train_set, "heldout": heldout}, console)
         asked = time.monotonic()
         trainer = Trainer(run, frozen, train_set)
         states = []

@@ -89,5 +89,6 @@ def get_config():
             "checkpoint": {"save_every": 100, "keep": 2},
             "evaluation": {"replicates": 10000, "batch_size": 256},
             "store": {"path": "runs/features", "batch_size": 256, "on_error": "raise"},
+            "budget": {"tokens": 0, "money": 0.0, "seconds": 0.0},  # at APIs; 0: no limit
         }
     )

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from gradejax.experts.endpoint import endpoint_of
 from gradejax.experts.registry import ExpertRegistry
 from gradejax.experts.spec import ExpertSpec
 from gradejax.generation.sampling import Sampling
@@ -34,7 +35,13 @@ def _spec(name: str, entry: Mapping[str, Any]) -> ExpertSpec:
     fields = dict(entry)
     if isinstance(fields.get("sampling"), Mapping):
         fields["sampling"] = Sampling(**fields["sampling"])
-    fields["model"] = find_model(fields["model"])
+    if isinstance(fields.get("api"), Mapping):
+        try:
+            fields["api"] = endpoint_of(fields["api"])
+        except ValueError as error:
+            raise ValueError(f"pool: {name}: {error}") from None
+    if fields.get("provider", "local") == "local":
+        fields["model"] = find_model(fields["model"])  # elsewhere it is a name, not a folder here
     return ExpertSpec(name=name, **fields)
 
 

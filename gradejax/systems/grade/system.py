@@ -14,7 +14,7 @@ import numpy as np
 
 from gradejax.coordination import calibration as calibration_lib
 from gradejax.coordination import swap as swap_lib
-from gradejax.experts.ask import Request, ask
+from gradejax.experts.ask import Request
 from gradejax.experts.replies import Missing, Reply
 from gradejax.experts.spec import ExpertSpec
 from gradejax.systems import asking
@@ -44,6 +44,7 @@ class Trace:
       failed: name → why its call failed, when a fallback was needed.
       tokens: prompt and reply tokens of all calls made.
       active_params: parameters evaluated, M0 included; an agent counts each time it is called.
+      money: what the calls cost at APIs, in the currency of the prices.
       seconds: of the whole batch, divided by its questions.
     """
 
@@ -56,6 +57,7 @@ class Trace:
     failed: dict[str, str]
     tokens: int
     active_params: int
+    money: float
     seconds: float
 
 
@@ -197,8 +199,7 @@ class GradeSystem:
             query = asking.messages_of(examples[i], self._task_of(examples[i]))
             messages = query.orchestrator if seat == head else query.expert
             requests.append(Request(seat, query.id, messages))
-        return ask(self.frozen.registry, requests, providers=self.frozen.providers,
-                   store=self.frozen.store, on_error="missing", max_missing=1.0)  # fmt: skip
+        return asking.ask_seats(self.frozen, requests, on_error="missing", max_missing=1.0)
 
     def _question_set(self, examples, replies, states) -> QuestionSet:
         width = self.shape.pool.trunk_width
@@ -242,6 +243,7 @@ class GradeSystem:
             failed=failed,
             tokens=sum(r.total_tokens for r in calls),
             active_params=sum(pool.params[seats.index(s)] for s in paid),
+            money=sum(r.money for r in calls),
             seconds=seconds,
         )
         return Answer(None if abstained else text, probability, abstained, trace)
@@ -277,19 +279,14 @@ class GradeSystem:
         registry = self.frozen.registry.swap(seat, spec)
         index = self.seats.index(seat)
         frozen = dataclasses.replace(self.frozen, registry=registry)
-        old_model = self.frozen.models.get(self.frozen.registry[seat])
-        new_model = frozen.models.get(registry[seat])
         queries = [asking.messages_of(e, self.task) for e in self.anchors.questions]
-        replies = ask(
-            registry, [Request(seat, q.id, q.expert) for q in queries],
-            providers=frozen.providers, store=frozen.store,
-        )
+        replies = asking.ask_seats(frozen, [Request(seat, q.id, q.expert) for q in queries])
         new = np.stack([r.hidden for r in replies]).astype(np.float64)
         network = self.params.network["params"]
         phi = network["adapters"][f"agent_{index}"]
         kernel, bias = (np.asarray(phi[k], np.float64) for k in ("kernel", "bias"))
         old = self.anchors.features[index].astype(np.float64) @ kernel + bias
-        same = new_model.digest == old_model.digest
+        same = frozen.weights(registry[seat]) == frozen.weights(self.frozen.registry[seat])
         kind = align or ("keep" if same or new.shape[1] == kernel.shape[0] else "ridge")
         if kind not in ("keep", "ridge"):
             raise ValueError(f"unknown align {kind!r}; choose from 'keep', 'ridge'")
