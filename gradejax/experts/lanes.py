@@ -31,6 +31,7 @@ class RemoteLane(threading.Thread):
 
     Attributes:
       error: what ended the lane, None while it is fine.
+      ended: set when nothing more comes and all is saved.
     """
 
     def __init__(self, provider, spec, keys: Sequence[str], prompts: Sequence, seeds: Sequence[int],
@@ -38,6 +39,8 @@ class RemoteLane(threading.Thread):
         super().__init__(name=f"asking {spec.name}", daemon=True)
         self.spec, self.keys, self.save, self.on_error = spec, list(keys), save, on_error
         self.error: BaseException | None = None
+        # Not join(): interrupted by Ctrl-C, Python 3.11 takes a running thread for ended.
+        self.ended = threading.Event()
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self._asking = provider.submit(spec, prompts, seeds,
                                        lambda i, result: self._queue.put((i, result)))
@@ -51,6 +54,8 @@ class RemoteLane(threading.Thread):
         except BaseException as error:
             self._asking.cancel()
             self.error = self.error or error
+        finally:
+            self.ended.set()
 
     def _collect(self) -> None:
         finished: dict[str, Reply | Missing] = {}
@@ -76,11 +81,11 @@ class RemoteLane(threading.Thread):
         """Begin nothing more and save what is finished; calls under way get a short grace."""
         self._asking.stop()
         try:
-            self.join(GRACE_SECONDS)
+            self.ended.wait(GRACE_SECONDS)
         finally:
             # Also when the wait itself is interrupted: the user means it.
             self._asking.cancel()
-            self.join(GRACE_SECONDS)
+            self.ended.wait(GRACE_SECONDS)
 
 
 def wait_for(lanes: Sequence[RemoteLane]) -> None:
@@ -88,12 +93,9 @@ def wait_for(lanes: Sequence[RemoteLane]) -> None:
 
     Raises: the first lane's error, as soon as there is one.
     """
-    while any(lane.is_alive() for lane in lanes):
-        check(lanes)
-        for lane in lanes:
-            if lane.is_alive():
-                lane.join(0.1)
-                break
+    for lane in lanes:
+        while not lane.ended.wait(0.1):
+            check(lanes)
     check(lanes)
 
 
