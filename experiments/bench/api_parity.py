@@ -50,7 +50,8 @@ def transformers_server(executable: str, model: str, *, wait: float = 300.0) -> 
         port = probe.getsockname()[1]
     command = [executable, "serve", model, "--device", "cpu", "--dtype", "float32", "--host",
                "127.0.0.1", "--port", str(port), "--log-level", "warning"]  # fmt: skip
-    quiet = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    # One thread: for models this small more only get into each other's way.
+    quiet = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     with tempfile.TemporaryFile("w+") as said:
         server = subprocess.Popen(command, cwd=ROOT, env=os.environ | quiet, stdout=said,
                                   stderr=subprocess.STDOUT)  # fmt: skip

@@ -28,15 +28,20 @@ def get_config():
             "provider": "openai",
             "api": {
                 "base_url": "http://127.0.0.1:8000/v1",
-                "key_variable": "",
-                "concurrency": 4,
-                "connect_timeout": 10.0,
+                "key_variable": "",  # name of the environment variable that holds the key
+                "concurrency": 4,  # calls under way at once
+                "connect_timeout": 10.0,  # seconds, as the next four
                 "read_timeout": 120.0,
                 "deadline": 600.0,
+                "backoff_base": 1.0,
+                "backoff_cap": 30.0,
                 "attempts": 5,
+                "give_up_after": 20,  # questions in a row without a reply
                 "input_price": 0.0,  # money for a million tokens
                 "output_price": 0.0,
                 "active_params": 885888,
+                "token_field": "max_tokens",  # or "max_completion_tokens"
+                "reply_model": "",  # the name that replies carry, where it is another
             },
         }
     )

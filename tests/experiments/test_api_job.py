@@ -16,8 +16,10 @@ from experiments import run
 from experiments.build import build
 from experiments.serve_tiny import TinyServer
 from gradejax.experts.features import FeatureStore
+from gradejax.models.encoder import states_below
 from gradejax.systems import asking
 from gradejax.systems.description import registry_of
+from gradejax.tasks.reasoning_gym import ReasoningGymTask
 
 pytest.importorskip("openai", reason="the extra 'api' (package openai) is not installed")
 
@@ -146,17 +148,11 @@ def test_greedy_replies_are_those_of_the_local_model(done, at_home):
     _, _, heldout = ask_again(base, server)
     entries = config_lib.to_dict(config_lib.load(CONFIG.with_name("grade_tiny.py"), ()))["pool"]
     local = asking.open_frozen(registry_of(entries), FeatureStore(base / "local"), batch_size=32)
-    query = [asking.messages_of(e, build_task()) for e in heldout.examples]
+    query = [asking.messages_of(e, ReasoningGymTask) for e in heldout.examples]
     requests = [asking.Request("B3", q.id, q.expert) for q in query]
     column = local.registry.names.index("B3")
     said = [r.text for r in asking.ask_seats(local, requests)]
     assert said == list(heldout.replies[column])
-
-
-def build_task():
-    from gradejax.tasks.reasoning_gym import ReasoningGymTask
-
-    return ReasoningGymTask
 
 
 def test_the_message_is_the_trunks_embedding_of_the_reply(done, at_home):
@@ -179,8 +175,6 @@ def test_a_long_text_is_read_in_windows(done, at_home):
     ids = chat.tokenizer(text, add_special_tokens=False)["input_ids"]
     assert len(ids) > 2 * context
     (got,) = asking.text_embeddings(frozen, [text])
-    from gradejax.models.encoder import states_below
-
     parts = [ids[i : i + context] for i in range(0, len(ids), context)]
     states = np.concatenate(states_below(frozen.trunk.model, frozen.trunk.params, parts))
     np.testing.assert_allclose(got, states.mean(0), atol=1e-6)
@@ -194,7 +188,8 @@ def test_a_restored_system_answers_through_the_api(done, at_home):
     # Only B3 may be asked: whatever the gates like best, the call goes to the server.
     requests = [asking.Request("B3", "q", [{"role": "user", "content": "Sort: 3, 1, 2"}])]
     (reply,) = asking.ask_seats(system.frozen, requests)
-    assert reply.usage.model == "checkpoints/algorithmic" and len(reply.hidden) == 96 or reply.text
+    assert reply.usage.model == "checkpoints/algorithmic"
+    assert len(reply.hidden) == system.shape.pool.trunk_width
     answers = system.answer(["Calculate 5 - 3 + 6.", "Sort the numbers 4, 2, 9."])
     assert all(a.trace.asked and a.trace.money >= 0 for a in answers)
 

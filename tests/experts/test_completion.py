@@ -51,7 +51,8 @@ def test_no_text_is_an_empty_reply():
 @pytest.mark.parametrize("body", [
     b"", b"{", b"<html>", b"\xff\xfe", b"[" * 100_000, b"[]", b"3", b"{}", {"choices": []},
     {"choices": None}, {"choices": ["x"]}, {"choices": {"0": 1}},
-    completion("x") | {"choices": [{}]}, completion(5), completion("x") | {"error": {"message": "down"}, "choices": []},
+    completion("x") | {"choices": [{}]}, completion(5),
+    completion("x") | {"error": {"message": "down"}, "choices": []},
 ])  # fmt: skip
 def test_bodies_that_are_no_completion_may_be_tried_again(body):
     error = failed(body | {"model": MODEL} if isinstance(body, dict) else body)
