@@ -11,6 +11,7 @@ import jax
 
 from experiments.config import ConfigError, to_dataclass
 from experiments.questions import TaskSettings, choose, questions_of
+from gradejax.experts.budget import Limits
 from gradejax.experts.registry import ExpertRegistry
 from gradejax.systems.description import registry_of, task_of
 from gradejax.systems.grade.config import GradeConfig
@@ -93,6 +94,25 @@ class StoreSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class BudgetSettings:
+    """What one start may spend at APIs; 0 is no limit. tokens: prompt and reply; money: in the
+    currency of the prices; seconds: from the first call to the last one's begin."""
+
+    tokens: int
+    money: float
+    seconds: float
+
+    def __post_init__(self):
+        for name in ("tokens", "money", "seconds"):
+            if not getattr(self, name) >= 0:  # nor is NaN a limit
+                raise ValueError(f"{name} must be at least 0 (no limit), got {getattr(self, name)}")
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.tokens or None, self.money or None, self.seconds or None)
+
+
+@dataclasses.dataclass(frozen=True)
 class Run:
     """A validated run.
 
@@ -113,6 +133,7 @@ class Run:
     checkpoint: CheckpointSettings
     evaluation: EvaluationSettings
     store: StoreSettings
+    budget: BudgetSettings
     wanted: tuple[int, int]
     few_will_do: bool
     notes: tuple[str, ...]
@@ -167,6 +188,7 @@ def build(config: Mapping[str, Any]) -> Run:
         for name, cls in (
             ("train", TrainSettings), ("checkpoint", CheckpointSettings),
             ("evaluation", EvaluationSettings), ("store", StoreSettings),
+            ("budget", BudgetSettings),
         )
     }  # fmt: skip
     try:

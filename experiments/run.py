@@ -5,9 +5,10 @@
     python -m experiments.run --config ... --workdir ... --config.mode=evaluate
 
 The workdir holds config.json, inputs.json (digests of questions and experts), metrics.jsonl,
-events/, checkpoints/, anchors.*, results.json and accuracy_vs_params.png; each further seed has a
-folder seed_<s>/ with its own metrics.jsonl, events/, checkpoints/ and anchors.*. The same command
-goes on with a run that was stopped.
+events/, checkpoints/, anchors.*, missing.jsonl (calls of experts that failed, and why),
+results.json and accuracy_vs_params.png; each further seed has a folder seed_<s>/ with its own
+metrics.jsonl, events/, checkpoints/ and anchors.*. The same command goes on with a run that was
+stopped.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import time
 
 from rich.console import Console
 
+from experiments import api_report
 from experiments import config as config_lib
 from experiments.build import Run, build, with_questions
 from experiments.trainer import Trainer, evaluate
@@ -24,6 +26,7 @@ from gradejax.evaluation.figure import save_figure
 from gradejax.evaluation.report import print_results
 from gradejax.experts.ask import TooManyMissing
 from gradejax.experts.features import FeatureStore
+from gradejax.experts.progress import duration
 from gradejax.experts.replies import ExpertCallError, PromptTooLong
 from gradejax.systems import asking
 from gradejax.systems.questions import QuestionSet
@@ -35,7 +38,7 @@ from gradejax.training.progress import ProgressLine
 from gradejax.training.workdir import Workdir, WorkdirError
 
 # What a run may change when it goes on: more steps, and how it is saved, watched and evaluated.
-MAY_CHANGE = ("mode", "train.steps", "checkpoint", "evaluation", "store")
+MAY_CHANGE = ("mode", "train.steps", "checkpoint", "evaluation", "store", "budget")
 SHOWN = {
     "loss": "loss", "reward": "reward", "accuracy": "acc", "agents": "agents", "depth": "depth",
     "entropy/depth": "H(depth)", "entropy/assignment": "H(assign)", "entropy/read": "H(read)",
@@ -57,8 +60,9 @@ KEPT = {
 def open_pool(run: Run) -> tuple[Run, asking.Frozen]:
     """Load the models; (the run with the questions it asks, those that fit the pool; the pool)."""
     frozen = asking.open_frozen(
-        run.registry, FeatureStore(run.store.path), batch_size=run.store.batch_size
-    )
+        run.registry, FeatureStore(run.store.path), batch_size=run.store.batch_size,
+        limits=run.budget.limits,
+    )  # fmt: skip
     return with_questions(run, lambda example: asking.fits(frozen, example, run.task)), frozen
 
 
@@ -72,7 +76,9 @@ def ask_pool(
         now = time.monotonic()
         if now - last[0] > 5 or progress.done == progress.total:
             last[0] = now
-            console.print(f"  asked {progress.done}/{progress.total} ({progress.model})",
+            left = progress.seconds_left
+            about = f", about {duration(left)} left" if left else ""
+            console.print(f"  asked {progress.done}/{progress.total} ({progress.model}){about}",
                           markup=False)  # fmt: skip
 
     for note in run.notes:
@@ -87,25 +93,18 @@ def ask_pool(
             )
         )  # fmt: skip
         first += len(questions)
-        _say_missing(out[-1], run, console)
     counters = frozen.store.counters
     console.print(
         f"feature store {run.store.path}: {counters.hits} read, {counters.calls} language-model "
         "calls made", markup=False,
     )  # fmt: skip
-    return out[0], out[1]
-
-
-def _say_missing(asked: QuestionSet, run: Run, console: Console) -> None:
-    """Which seats gave no reply to some questions: they are missing there, never wrong."""
-    names = run.registry.names
-    missing = (~asked.records.available).sum(0)
-    said = [f"{name} {n}" for name, n in zip(names, missing, strict=True) if n]
-    if said:
+    spent = frozen.api.budget
+    if spent.calls:
         console.print(
-            f"  of {len(asked)} questions, replies missing (prompt too long, or the call failed): "
-            + ", ".join(said), markup=False,
+            f"APIs: {spent.calls} calls, {spent.spent.tokens:,.0f} tokens, "
+            f"{spent.spent.money:.4g} by the config's prices", markup=False,
         )  # fmt: skip
+    return out[0], out[1]
 
 
 def main(argv=None) -> int:
@@ -152,15 +151,17 @@ def _main(argv, console: Console, stage: list[str]) -> int:
     begin = time.monotonic()
     with Workdir(workdir) as folder:
         # Whatever can be refused is, before the folder is claimed and before anything is asked.
-        folder.check(config, may_change=MAY_CHANGE)
+        may_change = [*MAY_CHANGE, *api_report.may_change(config["pool"]["agents"])]
+        folder.check(config, may_change=may_change)
         run = build(config)
         if run.mode == "evaluate":
             _need_checkpoints(run, folder)
         run, frozen = open_pool(run)
-        resumed = folder.claim(config, _inputs(run, frozen), may_change=MAY_CHANGE)
+        resumed = folder.claim(config, _inputs(run, frozen), may_change=may_change)
         console.print(f"{'going on with' if resumed else 'starting'} {folder.path}", markup=False)
         stage.append("asking")
         train_set, heldout = ask_pool(run, frozen, console)
+        api_report.report_missing(folder.path, {"train": train_set, "heldout": heldout}, console)
         asked = time.monotonic()
         stage.append("training")
         trainer = Trainer(run, frozen, train_set)

@@ -5,6 +5,7 @@ import pathlib
 import jax
 import numpy as np
 
+from experiments import api_report
 from experiments.build import Run
 from gradejax.evaluation.evaluate import compare
 from gradejax.evaluation.metrics import detect_collapse
@@ -101,8 +102,8 @@ class Trainer:
 
 
 def decide(shape: Shape, state: TrainState, questions: QuestionSet, size: int, decision: str,
-           seed: int) -> SystemOutcome:  # fmt: skip
-    """GRADE's outcome on a set of questions; the memory is frozen."""
+           seed: int) -> tuple[SystemOutcome, np.ndarray]:  # fmt: skip
+    """(GRADE's outcome on a set of questions, [Q] money of its calls); the memory is frozen."""
     parts = []
     for at in range(0, len(questions), size):
         rows = np.arange(at, min(at + size, len(questions)))
@@ -111,9 +112,10 @@ def decide(shape: Shape, state: TrainState, questions: QuestionSet, size: int, d
                           decision=decision, key=jax.random.key(seed))  # fmt: skip
         parts.append([np.asarray(x)[: len(rows)] for x in (got.answer, got.asked, got.depth)])
     answer, asked, depth = (np.concatenate(x) for x in zip(*parts, strict=True))
-    return outcome_from_decisions(
+    outcome = outcome_from_decisions(
         questions.records, shape.pool, answer, asked, depth, orchestrator_always=True
     )
+    return outcome, (questions.money * asked).sum(1)
 
 
 def groups_of(run: Run) -> dict[str, tuple[str, ...]]:
@@ -135,12 +137,14 @@ def evaluate(run: Run, shape: Shape, states, train_set: QuestionSet, heldout: Qu
         for decision in infer.DECISIONS
     }
     accuracy = {
-        name: float(np.mean([o.correct[o.covered].mean() for o in outcomes]))
+        name: float(np.mean([o.correct[o.covered].mean() for o, _ in outcomes]))
         for name, outcomes in by_decision.items()
     }
+    outcomes, money = zip(*by_decision["threshold"], strict=True)
     return compare(
-        {"grade": by_decision["threshold"]}, heldout.records, shape.pool, run.families,
+        {"grade": outcomes}, heldout.records, shape.pool, run.families,
         replicates=run.evaluation.replicates, train=train_set.records,
         train_query=train_set.queries, test_query=heldout.queries, groups=groups_of(run),
-        notes={"grade_accuracy_by_decision": accuracy, "steps": int(states[0].step)},
+        notes={"grade_accuracy_by_decision": accuracy, "steps": int(states[0].step)}
+        | api_report.notes(run.registry, heldout, money),
     )  # fmt: skip

@@ -102,5 +102,6 @@ def get_config():
                 "path": "runs/features", "batch_size": 256, "on_error": "raise",
                 "on_long": "missing",  # or "error": prompts that do not fit a model
             },  # fmt: skip
+            "budget": {"tokens": 0, "money": 0.0, "seconds": 0.0},  # at APIs; 0: no limit
         }
     )

@@ -1,36 +1,35 @@
-"""Asking the pool: what is stored is read, the rest is generated in batches and stored."""
+"""Asking the pool: what is stored is read, the rest is asked and stored.
+
+Local models generate in batches, one model after another; experts behind APIs are asked at the same
+time, each in a lane of its own.
+"""
 
 from __future__ import annotations
 
 import collections
-import dataclasses
-import logging
+import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from gradejax.experts.calls import (
+    Call,
+    Groups,
+    Messages,
+    Provider,
+    failure,
+    provider_of,
+    raise_first,
+    run_chunk,
+)
 from gradejax.experts.features import FeatureStore
-from gradejax.experts.keys import canonical_json, reply_key, row_seed
+from gradejax.experts.keys import canonical_json, reply_key
+from gradejax.experts.lanes import RemoteLane, check, wait_for
+from gradejax.experts.progress import Progress, Tracker
 from gradejax.experts.registry import ExpertRegistry
-from gradejax.experts.replies import ExpertCallError, Missing, PromptTooLong, Reply
+from gradejax.experts.replies import Missing, PromptTooLong, Reply
 from gradejax.experts.segments import Record
 from gradejax.experts.spec import ExpertSpec
-
-logger = logging.getLogger(__name__)
-
-Messages = list[dict[str, str]]
-
-
-class Provider(Protocol):
-    """Who runs models. See `LocalProvider` for what each method promises."""
-
-    def describe(self, spec: ExpertSpec) -> Mapping[str, Any]: ...
-
-    def render(self, spec: ExpertSpec, messages: Messages) -> str: ...
-
-    def encode(self, spec: ExpertSpec, prompt: str, question_id: str) -> list[int]: ...
-
-    def reply(self, spec: ExpertSpec, prompts: Sequence[list[int]], seeds: Sequence[int]
-              ) -> list[Reply | Missing]: ...
 
 
 class Query(NamedTuple):
@@ -50,35 +49,19 @@ class Request(NamedTuple):
     sample: int = 0
 
 
-class Progress(NamedTuple):
-    """How far the asking is: distinct calls done of all, how many were stored, whose turn."""
-
-    done: int
-    total: int
-    stored: int
-    model: str
-
-
 class TooManyMissing(RuntimeError):
     """So many calls failed that figures from the rest would mislead."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    spec: ExpertSpec
-    question_id: str
-    prompt: str
-    sample: int
-
-
 def ask_all(registry: ExpertRegistry, queries: Sequence[Query], *,
-            agents: Sequence[str] | None = None, **options: Any
+            agents: Sequence[str] | None = None, by: Callable | None = None, **options: Any
             ) -> dict[str, list[Reply | Missing]]:
     """Ask every seat (or those named in `agents`) every question.
 
     Args:
       registry, options: as in `ask`.
       queries: with distinct ids.
+      by: what asks: (requests, **options) -> replies; `ask` with this registry by default.
 
     Returns: for each seat, its replies in the order of `queries`.
     """
@@ -89,7 +72,8 @@ def ask_all(registry: ExpertRegistry, queries: Sequence[Query], *,
     head = registry.orchestrator.name
     requests = [Request(name, q.id, q.orchestrator if name == head else q.expert)
                 for name in names for q in queries]
-    replies, n = ask(registry, requests, **options), len(queries)
+    by = by or functools.partial(ask, registry)
+    replies, n = by(requests, **options), len(queries)
     return {name: replies[i * n:(i + 1) * n] for i, name in enumerate(names)}
 
 
@@ -100,10 +84,12 @@ def ask(registry: ExpertRegistry, requests: Sequence[Request], *,
         ) -> list[Reply | Missing]:
     """Answer `requests`: from the store, else by the models, in batches by model and settings.
 
-    Replies are stored chunk by chunk, so a killed run loses at most the chunk it was at, and a
-    second run calls no model. Failures are never stored. Equal calls (two seats with the same
-    model, prompt, settings and seed) are made once. Every prompt is checked against its model's
-    context before anything is generated.
+    Replies are stored chunk by chunk, those of APIs about every second, so a killed run loses at
+    most what it was at, and a second run calls no model. When asking is broken off (Ctrl-C), calls
+    under way at APIs get ten seconds to end and are stored. Failures are never stored: they are
+    asked again by the next run. Equal calls (two seats with the same model, prompt, settings and
+    seed) are made once. Every prompt for a local model is checked against its context before
+    anything is asked.
 
     Args:
       registry: who the seats are.
@@ -111,11 +97,13 @@ def ask(registry: ExpertRegistry, requests: Sequence[Request], *,
       providers: by the name that specs use.
       store: None keeps nothing.
       on_error: "raise", or "missing": what a provider raises makes the calls of that chunk
-        Missing, and the others go on.
+        Missing, and the others go on. To "raise", a call that an API leaves missing is an error
+        too: no further call begins, those under way end, and what there is was stored.
       on_long: "error", or "missing" for a prompt that does not fit its model.
       chunk_size: calls between two saves.
       max_missing: largest share of failed calls (too-long prompts not counted) to go on with.
-      progress: called after the store was read and after each chunk.
+      progress: called after the store was read and after each chunk, one call at a time, perhaps
+        from another thread.
 
     Returns: Reply or Missing for each request, in order.
 
@@ -130,33 +118,58 @@ def ask(registry: ExpertRegistry, requests: Sequence[Request], *,
             if record is not None:
                 results[key] = Reply.from_record(record.meta, record.arrays)
     stored = sum(key in results for key in calls)
-    say = progress or (lambda _: None)
-    say(Progress(len(results), len(set(keys)), stored, ""))
+    tracker = Tracker(progress, done=len(results), total=len(set(keys)), stored=stored)
+    tracker.start()
     todo = {key: call for key, call in calls.items() if key not in results}
     prompts = _encode(todo, providers, results, on_long, on_error)
-    groups: dict[tuple, list[str]] = {}
-    for key in prompts:
-        spec = todo[key].spec
-        settings = (spec.identity, spec.sampling, spec.max_new_tokens, spec.pooling)
-        groups.setdefault(settings, []).append(key)
-    for group in groups.values():
-        # Rows of like length together: less padding. The result does not depend on it.
-        group.sort(key=lambda key: len(prompts[key]))
-        for i in range(0, len(group), chunk_size):
-            chunk = group[i:i + chunk_size]
-            replies = _run([todo[k] for k in chunk], [prompts[k] for k in chunk], providers,
-                           on_error)
-            finished = {k: r for k, r in zip(chunk, replies, strict=True) if isinstance(r, Reply)}
-            results |= dict(zip(chunk, replies, strict=True))
-            if store is not None:
-                store.counters.calls += len(chunk)
-                store.put_many(Record(k, *r.to_record()) for k, r in finished.items())
-            if on_error == "raise":
-                _raise_first(todo[chunk[0]].spec, replies)
-            say(Progress(len(results), len(set(keys)), stored, todo[chunk[0]].spec.model))
+    _ask_groups(Groups(todo, prompts), providers, store, on_error, chunk_size, tracker, results)
     answers = [results[key] for key in keys]
     _check_missing(answers, max_missing)
     return answers
+
+
+def _ask_groups(groups: Groups, providers, store, on_error, chunk_size, tracker: Tracker,
+                results: dict[str, Reply | Missing]) -> None:
+    """Ask everything, local models and APIs at the same time."""
+    lock = threading.Lock()
+
+    def save(lane: str, spec: ExpertSpec, found: Mapping[str, Reply | Missing]) -> None:
+        with lock:
+            results.update(found)
+            if store is not None:
+                store.counters.calls += len(found)
+                store.put_many(Record(k, *r.to_record()) for k, r in found.items()
+                               if isinstance(r, Reply))
+        tracker.finished(lane, len(found), spec.model)
+
+    local, remote = [], []
+    for group in groups.groups:
+        away = hasattr(provider_of(providers, groups.spec(group)), "submit")
+        (remote if away else local).append(group)
+        tracker.lane(f"api {len(remote)}" if away else "local", len(group))
+    lanes: list[RemoteLane] = []
+    try:
+        for i, group in enumerate(remote, start=1):
+            spec = groups.spec(group)
+            lanes.append(RemoteLane(
+                provider_of(providers, spec), spec, group, [groups.prompts[k] for k in group],
+                groups.seeds(group), functools.partial(save, f"api {i}", spec), on_error))
+            lanes[-1].start()
+        for group in local:
+            spec = groups.spec(group)
+            for i in range(0, len(group), chunk_size):
+                chunk = group[i:i + chunk_size]
+                replies = run_chunk(spec, [groups.prompts[k] for k in chunk], groups.seeds(chunk),
+                               providers, on_error)
+                save("local", spec, dict(zip(chunk, replies, strict=True)))
+                if on_error == "raise":
+                    raise_first(spec, replies)
+                check(lanes)
+        wait_for(lanes)
+    except BaseException:
+        for lane in lanes:
+            lane.break_off()
+        raise
 
 
 def _check(requests: Sequence[Request], on_error: str, on_long: str, chunk_size: int) -> None:
@@ -182,13 +195,13 @@ def _keys(registry, requests, providers, results, on_error):
     facts: dict[str, Mapping[str, Any] | None] = {}
     rendered: dict[tuple, str] = {}
     keys: list[str] = []
-    calls: dict[str, _Call] = {}
+    calls: dict[str, Call] = {}
     for agent, question_id, messages, sample in requests:
         spec = registry[agent]
         key = f"missing {agent}"
         keys.append(key)
         try:
-            provider = _provider(providers, spec)
+            provider = provider_of(providers, spec)
             if agent not in facts:
                 facts[agent] = None
                 facts[agent] = provider.describe(spec)
@@ -203,9 +216,9 @@ def _keys(registry, requests, providers, results, on_error):
             keys[-1] = reply_key(
                 model=facts[agent], prompt=prompt, sampling=spec.sampling, seed=spec.seed,
                 sample=sample, max_new_tokens=spec.max_new_tokens, pooling=spec.pooling)
-            calls.setdefault(keys[-1], _Call(spec, question_id, prompt, sample))
+            calls.setdefault(keys[-1], Call(spec, question_id, prompt, sample))
         except Exception as error:
-            results[key] = _failure(error, spec, on_error)
+            results[key] = failure(error, spec, on_error)
     return keys, calls
 
 
@@ -213,56 +226,18 @@ def _encode(todo, providers, results, on_long, on_error) -> dict[str, list[int]]
     prompts: dict[str, list[int]] = {}
     long: list[PromptTooLong] = []
     for key, call in todo.items():
-        provider = _provider(providers, call.spec)
+        provider = provider_of(providers, call.spec)
         try:
             prompts[key] = provider.encode(call.spec, call.prompt, call.question_id)
         except PromptTooLong as error:
             long.append(error)
             results[key] = Missing("too_long", str(error))
         except Exception as error:
-            results[key] = _failure(error, call.spec, on_error)
+            results[key] = failure(error, call.spec, on_error)
     if long and on_long == "error":
         raise PromptTooLong(f"{long[0]} ({len(long)} such calls in all; shorten the questions, "
                             "lower max_new_tokens, or leave them out with on_long='missing')")
     return prompts
-
-
-def _run(calls: list[_Call], prompts: list[list[int]], providers, on_error
-         ) -> list[Reply | Missing]:
-    spec = calls[0].spec
-    try:
-        seeds = [row_seed(c.spec.seed, c.prompt, c.sample) for c in calls]
-        replies = _provider(providers, spec).reply(spec, prompts, seeds)
-        if len(replies) != len(calls):
-            raise RuntimeError(f"provider {spec.provider!r} gave {len(replies)} replies to "
-                               f"{len(calls)} prompts")
-    except Exception as error:
-        return [_failure(error, spec, on_error)] * len(calls)
-    return replies
-
-
-def _raise_first(spec: ExpertSpec, replies: Sequence[Reply | Missing]) -> None:
-    failed = [r for r in replies if isinstance(r, Missing)]
-    if failed:
-        raise ExpertCallError(failed[0].state, f"expert {spec.name!r}: {failed[0].message} "
-                                               f"({len(failed)} of {len(replies)} calls)")
-
-
-def _provider(providers: Mapping[str, Provider], spec: ExpertSpec) -> Provider:
-    if spec.provider not in providers:
-        raise ValueError(f"expert {spec.name!r}: no provider {spec.provider!r}; "
-                         f"choose from {sorted(providers)}")
-    return providers[spec.provider]
-
-
-def _failure(error: Exception, spec: ExpertSpec, on_error: str) -> Missing:
-    """`error` as a missing reply, or raised again."""
-    if on_error == "raise":
-        raise error
-    logger.error("expert %r (%s) failed", spec.name, spec.model, exc_info=error)
-    if isinstance(error, ExpertCallError):
-        return error.missing
-    return Missing("failed", f"{type(error).__name__}: {error}")
 
 
 def _check_missing(answers: Sequence[Reply | Missing], limit: float) -> None:

@@ -43,6 +43,9 @@ class ExpertRegistry:
         if self.orchestrator.manager is not None:
             raise ValueError(f"orchestrator {self.orchestrator.name!r} has the manager "
                              f"{self.orchestrator.manager!r}; it must have none")
+        if self.orchestrator.remote:
+            raise ValueError(f"orchestrator {self.orchestrator.name!r} is behind an API; it must "
+                             "be local, since its lower layers encode the questions")
         idle = [m for m in self.managers if all(m != a.manager for a in self.agents)]
         if idle:
             raise ValueError(f"managers {idle} own no agent; agents and their managers are "
@@ -81,8 +84,8 @@ class ExpertRegistry:
         return dataclasses.replace(self, agents=agents)
 
     def load(self, models: ModelPool) -> tuple[LoadedModel, ...]:
-        """The A + 1 loaded models, the orchestrator's last; equal models are one object."""
-        return tuple(models.get(spec) for spec in self.seats)
+        """The loaded models of the local seats, in order; equal models are one object."""
+        return tuple(models.get(spec) for spec in self.seats if not spec.remote)
 
     def pool(self, models: ModelPool, *, candidate_width: int | None = None,
              trunk_width: int | None = None) -> Pool:
@@ -92,15 +95,27 @@ class ExpertRegistry:
           models: where the models are, or are loaded.
           candidate_width: width of a candidate's embedding; by default the orchestrator's width.
           trunk_width: width of the encoder's cached state; by default the orchestrator's width.
+
+        An expert behind an API shows no states: its feature is the trunk's embedding of its reply.
+        Its parameters are those that its spec declares, else 0 (see `unknown_params`).
         """
-        loaded = self.load(models)
-        own = loaded[-1].width
+        own = models.get(self.orchestrator).width
+        trunk_width = own if trunk_width is None else trunk_width
+        sizes = [
+            (spec.api.active_params or 0, trunk_width) if spec.remote
+            else (models.get(spec).n_params, models.get(spec).width) for spec in self.seats]
         return Pool(
             agents=tuple(a.name for a in self.agents),
             managers=self.managers,
             manager_of=tuple(self.managers.index(a.manager) for a in self.agents),
-            params=tuple(m.n_params for m in loaded),
-            widths=tuple(m.width for m in loaded),
+            params=tuple(params for params, _ in sizes),
+            widths=tuple(width for _, width in sizes),
             candidate_width=own if candidate_width is None else candidate_width,
-            trunk_width=own if trunk_width is None else trunk_width,
+            trunk_width=trunk_width,
         )
+
+    @property
+    def unknown_params(self) -> tuple[str, ...]:
+        """Seats whose active parameters nobody has declared; they count as 0, so figures of cost
+        that include them are lower bounds."""
+        return tuple(s.name for s in self.seats if s.remote and s.api.active_params is None)

@@ -9,12 +9,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-# Why there is no reply. "failed" is any other exception of the provider.
-MISSING_STATES = ("failed", "malformed", "rate_limited", "refused", "timeout", "too_long")
+# Why there is no reply. "refused": the server's filter held it back; "budget": not asked, the limit
+# on spending is reached; "failed" is any other exception of the provider.
+MISSING_STATES = ("budget", "failed", "malformed", "rate_limited", "refused", "timeout", "too_long")
 FINISH_REASONS = ("stop", "length")
+
+
+class Usage(NamedTuple):
+    """What a reply of an API took.
+
+    output_tokens: reply and thinking. money: by the prices of the time. estimated: the server gave
+    no count, a token is taken for four bytes. model: as the server names it. attempts: calls made.
+    """
+
+    output_tokens: int
+    money: float
+    estimated: bool
+    model: str
+    attempts: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,12 +39,16 @@ class Reply:
 
     Attributes:
       text: the reply, special tokens left out.
-      tokens: [T] int32 sampled ids, the stop token included; never re-encoded from the text.
-      logprobs: [T] float32 log-probability of each id under the sampling distribution.
+      tokens: [T] int32 sampled ids, the stop token included; never re-encoded from the text. [0]
+        where an API does not show them.
+      logprobs: [T] float32 log-probability of each id under the sampling distribution; [0]
+        likewise.
       finish_reason: "stop" or "length".
-      hidden: [E] pooled state of the last layer over the generated tokens.
+      hidden: [E] pooled state of the last layer over the generated tokens; [0] for a reply of an
+        API, until the embedding of its text is put there (`systems.asking`).
       prompt_tokens: length of the prompt.
       seconds: this call's share of its batch's wall time, when it was computed.
+      usage: what an API says of the call; None for a local model.
     """
 
     text: str
@@ -38,6 +58,7 @@ class Reply:
     hidden: np.ndarray
     prompt_tokens: int
     seconds: float
+    usage: Usage | None = None
 
     @property
     def truncated(self) -> bool:
@@ -46,7 +67,13 @@ class Reply:
     @property
     def total_tokens(self) -> int:
         """Prompt and reply tokens: what the call cost."""
-        return self.prompt_tokens + len(self.tokens)
+        said = len(self.tokens) if self.usage is None else self.usage.output_tokens
+        return self.prompt_tokens + said
+
+    @property
+    def money(self) -> float:
+        """What the call cost, in the currency of the prices; local models cost nothing."""
+        return 0.0 if self.usage is None else self.usage.money
 
     def to_record(self) -> tuple[dict, dict[str, np.ndarray]]:
         """(meta, arrays) for the feature store.
@@ -56,11 +83,14 @@ class Reply:
         """
         meta = {"text": self.text, "finish_reason": self.finish_reason,
                 "prompt_tokens": self.prompt_tokens, "seconds": self.seconds}
+        if self.usage is not None:
+            meta["usage"] = self.usage._asdict()
         return meta, {"tokens": self.tokens, "logprobs": self.logprobs, "hidden": self.hidden}
 
     @classmethod
     def from_record(cls, meta: Mapping, arrays: Mapping[str, np.ndarray]) -> Reply:
-        return cls(**meta, **arrays)
+        usage = meta.get("usage")
+        return cls(**{**meta, "usage": None if usage is None else Usage(**usage)}, **arrays)
 
 
 @dataclasses.dataclass(frozen=True)

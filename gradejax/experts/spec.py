@@ -7,10 +7,11 @@ import math
 import os
 from typing import NamedTuple
 
+from gradejax.experts.endpoint import Endpoint
 from gradejax.generation.decode import POOLINGS
 from gradejax.generation.sampling import GREEDY, Sampling
 
-PROVIDERS = ("local",)
+PROVIDERS = ("local", "openai")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 # GRADE's expert prompt (design section 5). The orchestrator has no system prompt.
@@ -27,6 +28,7 @@ class ModelIdentity(NamedTuple):
     model: str  # absolute path for a folder on this machine, else the name as written
     revision: str | None
     dtype: str
+    server: str = ""  # address of an API
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,8 @@ class ExpertSpec:
       name: the seat's name, unique in a registry ("A1").
       model: folder in Hugging Face format, or the provider's model name.
       revision: version of `model`, None for whatever is there.
-      provider: who runs the model, one of PROVIDERS; "local" is our engine.
+      provider: who runs the model, one of PROVIDERS; "local" is our engine, "openai" any server
+        with an OpenAI-compatible API.
       dtype: dtype of the weights in memory.
       system_prompt: replaces the system message of the task's prompt; "" removes it. None (the
         default) keeps what the task's prompt function made, which for experts is
@@ -47,7 +50,10 @@ class ExpertSpec:
       seed: base of the per-prompt seeds; seats that share a model differ by it.
       manager: who owns the seat; None for the orchestrator only.
       max_new_tokens: limit of a reply, in tokens, at least 1.
-      pooling: how the last layer's states over the generated tokens become one feature vector.
+      pooling: how the last layer's states over the generated tokens become one feature vector; an
+        expert behind an API shows no states, and its feature is an embedding of its reply.
+      api: the server of an "openai" expert, None for others. `dtype` and `pooling` say nothing
+        there, and `chat_template` must be None: the server renders.
 
     Raises: ValueError naming the field, what it got and what it expects.
     """
@@ -64,6 +70,7 @@ class ExpertSpec:
     manager: str | None = None
     max_new_tokens: int = 256
     pooling: str = "mean"
+    api: Endpoint | None = None
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name.strip():
@@ -92,6 +99,21 @@ class ExpertSpec:
             if value is not None and not isinstance(value, str):
                 raise ValueError(f"expert {self.name!r}: {field} must be a string or None, "
                                  f"got {value!r}")
+        self._check_api()
+
+    def _check_api(self):
+        if self.remote != isinstance(self.api, Endpoint):
+            raise ValueError(f"expert {self.name!r}: provider {self.provider!r} needs "
+                             + ("api with at least a base_url" if self.remote else
+                                "no api; it belongs to the provider 'openai'"))
+        if self.remote and self.chat_template is not None:
+            raise ValueError(f"expert {self.name!r}: chat_template must be None with the provider "
+                             "'openai'; the server renders the messages")
+
+    @property
+    def remote(self) -> bool:
+        """Whether the model runs elsewhere: no weights, states or tokens here."""
+        return self.provider == "openai"
 
     @property
     def identity(self) -> ModelIdentity:
@@ -102,7 +124,8 @@ class ExpertSpec:
         """
         local = self.provider == "local" and os.path.isdir(self.model)
         model = os.path.realpath(self.model) if local else self.model
-        return ModelIdentity(self.provider, model, self.revision, self.dtype)
+        server = self.api.base_url if self.remote else ""
+        return ModelIdentity(self.provider, model, self.revision, self.dtype, server)
 
     def messages(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
         """The chat messages this seat is asked with: `system_prompt` put in place of theirs."""

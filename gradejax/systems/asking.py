@@ -4,19 +4,24 @@ All of it goes through the feature store, so what was computed once is never com
 """
 
 import dataclasses
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from gradejax.experts.ask import Query, ask_all
+from gradejax.experts.api import OpenAIProvider
+from gradejax.experts.ask import Query, Request, ask, ask_all
+from gradejax.experts.budget import Budget, Limits
 from gradejax.experts.features import FeatureStore
 from gradejax.experts.keys import content_key
 from gradejax.experts.local import LocalProvider
 from gradejax.experts.model_pool import LoadedModel, ModelPool
 from gradejax.experts.registry import ExpertRegistry
-from gradejax.experts.replies import PromptTooLong
+from gradejax.experts.replies import Missing, PromptTooLong, Reply
+from gradejax.experts.spec import ExpertSpec
 from gradejax.generation.text import Chat
 from gradejax.models import encoder
 from gradejax.models.decoder import Decoder
@@ -41,16 +46,18 @@ class Frozen:
       models: one copy per distinct model.
       provider: runs local ones.
       store: None keeps nothing.
+      api: asks those behind APIs.
     """
 
     registry: ExpertRegistry
     models: ModelPool
     provider: LocalProvider
     store: FeatureStore | None
+    api: OpenAIProvider = dataclasses.field(default_factory=OpenAIProvider)
 
     @property
     def providers(self):
-        return {"local": self.provider}
+        return {"local": self.provider, "openai": self.api}
 
     @property
     def trunk(self) -> LoadedModel:
@@ -64,19 +71,37 @@ class Frozen:
     def pool(self) -> Pool:
         return self.registry.pool(self.models)
 
+    def weights(self, spec: ExpertSpec) -> str:
+        """What two seats have in common exactly when they ask the same weights."""
+        if spec.remote:
+            return content_key("model", self.api.describe(spec))
+        return self.models.get(spec).digest
+
 
 def open_frozen(registry: ExpertRegistry, store: FeatureStore | None, *,
-                batch_size: int = 64) -> Frozen:  # fmt: skip
-    """Load every distinct model of a registry once.
+                batch_size: int = 64, limits: Limits = Limits()) -> Frozen:  # fmt: skip
+    """Load every distinct local model of a registry once.
+
+    Args:
+      registry: who the seats are.
+      store: None keeps nothing.
+      batch_size: rows generated at once.
+      limits: what may be spent at APIs.
 
     Raises:
-      ValueError: a model that cannot be loaded, has no tokenizer, or a trunk too shallow.
+      ValueError: a model that cannot be loaded, has no tokenizer, or a trunk too shallow; a key
+        that is not set.
     """
     models = ModelPool()
     provider = LocalProvider(models, batch_size=batch_size)
+    frozen = Frozen(registry, models, provider, store, OpenAIProvider(budget=Budget(limits)))
     for spec in registry.seats:
-        provider.describe(spec)
-    frozen = Frozen(registry, models, provider, store)
+        frozen.providers[spec.provider].describe(spec)
+    for name in registry.unknown_params:
+        warnings.warn(
+            f"expert {name!r}: the active parameters of {registry[name].model!r} are unknown and "
+            "count as 0 in cost and figures; declare api.active_params", stacklevel=2,
+        )  # fmt: skip
     encoder.trainable_layers(frozen.trunk.model)
     return frozen
 
@@ -84,11 +109,15 @@ def open_frozen(registry: ExpertRegistry, store: FeatureStore | None, *,
 def expert_facts(frozen: Frozen) -> dict[str, dict[str, Any]]:
     """{seat: digests of its weights and of its tokenizer and template, its stop ids}, as JSON.
 
-    Kept by a run: other weights in the same folder are another expert.
+    Kept by a run: other weights in the same folder are another expert. Of an expert behind an API
+    the server, the model's name and its revision are known.
     """
-    names = ("weights", "text", "stop_ids")
-    facts = {s.name: frozen.provider.describe(s) for s in frozen.registry.seats}
-    return {seat: {name: f[name] for name in names} for seat, f in facts.items()}
+    facts = {}
+    for spec in frozen.registry.seats:
+        known = frozen.providers[spec.provider].describe(spec)
+        names = ("server", "model", "revision") if spec.remote else ("weights", "text", "stop_ids")
+        facts[spec.name] = {name: known[name] for name in names}
+    return facts
 
 
 def messages_of(example: Example, task: Task) -> Query:
@@ -177,14 +206,45 @@ def query_vectors(frozen: Frozen, states: Sequence[np.ndarray], batch_size: int 
 
 
 def text_embeddings(frozen: Frozen, texts: Sequence[str]) -> np.ndarray:
-    """Frozen embeddings of candidate answers [n, E]: mean of the trunk's cached states [choice]."""
+    """Frozen embeddings of texts [n, E]: mean of the trunk's cached states [choice].
+
+    A text beyond the trunk's context (a long reply of an API) is read in windows of it.
+    """
     model, params = frozen.trunk.model, frozen.trunk.params
+    context = model.config.max_positions
 
     def compute(some):
-        states = encoder.states_below(model, params, _tokens(frozen, some))
-        return [s.mean(axis=0) for s in states]
+        rows = _tokens(frozen, some)
+        windows = [ids[at : at + context] for ids in rows for at in range(0, len(ids), context)]
+        states = iter(encoder.states_below(model, params, windows))
+        out = []
+        for ids in rows:
+            parts = [next(states) for _ in range(0, len(ids), context)]
+            out.append(np.concatenate(parts).mean(axis=0))
+        return out
 
     return np.stack(_cached(frozen, "text_embedding", list(texts), compute))
+
+
+def ask_seats(frozen: Frozen, requests: Sequence[Request], **options) -> list[Reply | Missing]:
+    """Ask as ``experts.ask.ask`` does; replies of APIs carry their message to the gates.
+
+    Such an expert shows no states: its feature is the query encoder's embedding of its reply. It is
+    made here and not stored with the reply, so that another orchestrator re-embeds and does not
+    pay again.
+    """
+    replies = ask(
+        frozen.registry, requests, providers=frozen.providers, store=frozen.store, **options
+    )
+    bare = [
+        i for i, (request, reply) in enumerate(zip(requests, replies, strict=True))
+        if isinstance(reply, Reply) and frozen.registry[request.agent].remote
+    ]  # fmt: skip
+    if bare:
+        vectors = text_embeddings(frozen, [replies[i].text for i in bare])
+        for i, vector in zip(bare, vectors, strict=True):
+            replies[i] = dataclasses.replace(replies[i], hidden=vector)
+    return replies
 
 
 def ask_questions(
@@ -210,8 +270,9 @@ def ask_questions(
     if not examples:
         raise ValueError("there are no questions to ask; the data set or split is empty")
     replies = ask_all(
-        frozen.registry, [messages_of(e, task) for e in examples], providers=frozen.providers,
-        store=frozen.store, progress=progress, on_error=on_error, on_long=on_long,
+        frozen.registry, [messages_of(e, task) for e in examples],
+        by=functools.partial(ask_seats, frozen), progress=progress, on_error=on_error,
+        on_long=on_long,
     )  # fmt: skip
     states = trunk_states(frozen, examples)
     return make_question_set(

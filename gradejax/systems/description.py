@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from gradejax.experts.endpoint import endpoint_of
 from gradejax.experts.registry import ExpertRegistry
 from gradejax.experts.spec import ExpertSpec
 from gradejax.generation.sampling import Sampling
@@ -57,7 +58,13 @@ def _spec(name: str, entry: Mapping[str, Any], stored: bool) -> ExpertSpec:
     fields = dict(entry)
     if isinstance(fields.get("sampling"), Mapping):
         fields["sampling"] = _sampling(name, fields["sampling"])
-    if isinstance(fields["model"], str):
+    if isinstance(fields.get("api"), Mapping):
+        try:
+            fields["api"] = endpoint_of(fields["api"])
+        except ValueError as error:
+            raise ValueError(f"pool: {name}: {error}") from None
+    # elsewhere a model is a name, not a folder here
+    if fields.get("provider", "local") == "local" and isinstance(fields["model"], str):
         fields["model"] = find_model(fields["model"], stored=stored)
     return ExpertSpec(name=name, **fields)
 

@@ -6,6 +6,7 @@ Everything that is text ends here. A row is a question; its global row id is its
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +15,16 @@ from gradejax.experts.replies import Missing, Reply
 from gradejax.models.encoder import pack_rows, pack_trunk
 from gradejax.tasks.base import Example, Outcome, Task
 from gradejax.types import NO_ANSWER, Batch, Pool, Records, Trunk
+
+
+class FailedCall(NamedTuple):
+    """A call without a reply: it is missing, in no statistic and in no loss, and is asked again by
+    the next run. ``state`` and ``message`` as in ``experts.replies.Missing``."""
+
+    seat: str
+    question: str
+    state: str
+    message: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +38,8 @@ class QuestionSet:
       queries: [Q, E] float32, frozen query vectors (the router baselines read them).
       texts: for each question, its candidates' texts in column order.
       replies: for each seat (M0 last), the reply texts, None where the call is missing.
+      money: [Q, A+1] float64, what each call cost in the currency of the prices.
+      failed: the calls that are missing.
     """
 
     examples: tuple[Example, ...]
@@ -35,6 +48,8 @@ class QuestionSet:
     queries: np.ndarray
     texts: tuple[tuple[str, ...], ...]
     replies: tuple[tuple[str | None, ...], ...]
+    money: np.ndarray
+    failed: tuple[FailedCall, ...]
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -240,8 +255,17 @@ def make_question_set(
         gold=np.array([gold for _, _, gold in parts], np.int32),
         tokens=np.array(tokens, np.int32).reshape(q, n),
     )
+    money = np.array(
+        [[r.money if isinstance(r := replies[s][i], Reply) else 0.0 for s in seats]
+         for i in range(q)]
+    ).reshape(q, n)  # fmt: skip
+    failed = tuple(
+        FailedCall(s, examples[i].id, r.state, r.message)
+        for s in seats for i in range(q) if isinstance(r := replies[s][i], Missing)
+    )  # fmt: skip
     texts_said = tuple(
         tuple(r.text if isinstance(r, Reply) else None for r in replies[s]) for s in seats
     )
     return QuestionSet(tuple(examples), records, tuple(trunk), np.asarray(queries, np.float32),
-                       tuple(texts for texts, _, _ in parts), texts_said)  # fmt: skip
+                       tuple(texts for texts, _, _ in parts), texts_said, money,
+                       failed)  # fmt: skip

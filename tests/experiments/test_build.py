@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from experiments.build import build
+from experiments.build import build, with_questions
 from experiments.config import ConfigError, load, to_dict
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -24,7 +24,9 @@ def built(*overrides):
         ("evaluation.replicates", "0", "at least 1"),
         ("store.batch_size", "0", "at least 1"),
         ("store.on_error", "ignore", "one of raise, missing"),
+        ("store.on_long", "cut", "one of error, missing"),
         ("store.path", " ", "a folder"),
+        ("budget.money", "-1.0", "at least 0"),
         ("seeds", "-1", "0 to 4294967295"),
         ("seeds", "4294967296", "0 to 4294967295"),
         ("train.devices", "99", "at most 4"),
@@ -95,3 +97,27 @@ def test_the_setting_of_a_missing_file_or_wrong_kind_is_named(tmp_path):
     with pytest.raises(ConfigError, match="config.task: unknown format 'odd'"):
         built(*settings, ("task.format", "odd"))
     assert len(built(*settings).train_questions) == 2
+
+
+def test_one_file_is_checked_as_two_are(tmp_path):
+    (tmp_path / "mine.jsonl").write_text("")
+    settings = [("task.name", "jsonl"), ("task.path", f"{tmp_path}/mine.jsonl")]
+    for rows, said in (
+        ([row(1, "same?"), row(2, "Same?")], "config.task.path: all 2 questions"),
+        ([row(1, choices=["x", "x"], answer="A"), row(2, choices=["x", "y"], answer="A")],
+         "config.task.path: in 1 questions .* right option stands among .*: 1"),
+        ([row(1), row(2, answer="")], "config.task.path: .*mine.jsonl:2: "),
+    ):  # fmt: skip
+        (tmp_path / "mine.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        with pytest.raises(ConfigError, match=said):
+            built(*settings)
+
+
+def test_few_questions_of_one_file_will_do_for_anchors_but_not_for_fixed_k(tmp_path):
+    rows = [row(i) for i in range(12)]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    settings = [("task.name", "jsonl"), ("task.path", f"{tmp_path}/mine.jsonl")]
+    run = with_questions(built(*settings, ("grade.anchors", "64")), lambda example: True)
+    assert run.grade.anchors == len(run.train_questions) < 12
+    with pytest.raises(ConfigError, match="config.grade.fixed_k must be at most 6"):
+        built(*settings, ("grade.fixed_k", "100"))

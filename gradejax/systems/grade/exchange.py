@@ -9,7 +9,7 @@ import numpy as np
 
 from gradejax.coordination import calibration as calibration_lib
 from gradejax.coordination import swap as swap_lib
-from gradejax.experts.ask import Request, ask
+from gradejax.experts.ask import Request
 from gradejax.experts.spec import ExpertSpec
 from gradejax.systems import asking
 
@@ -46,24 +46,20 @@ def exchange(system, seat: str, spec: ExpertSpec, *, align: str | None, held_out
     registry = system.frozen.registry.swap(seat, spec)
     index = system.seats.index(seat)
     frozen = dataclasses.replace(system.frozen, registry=registry)
-    old_model = system.frozen.models.get(system.frozen.registry[seat])
-    new_model = frozen.models.get(registry[seat])
+    same = frozen.weights(registry[seat]) == system.frozen.weights(system.frozen.registry[seat])
+    width = frozen.pool().widths[index]
     network = system.params.network["params"]
     phi = network["adapters"][f"agent_{index}"]
     kernel, bias = (np.asarray(phi[k], np.float64) for k in ("kernel", "bias"))
-    same = new_model.digest == old_model.digest
-    fits = new_model.width == kernel.shape[0]
+    fits = width == kernel.shape[0]
     kind = align or ("keep" if same or fits else "ridge")
     if kind == "keep" and not fits:
         raise ValueError(
             f"align='keep' needs features of width {kernel.shape[0]}; the new expert's have "
-            f"{new_model.width}: use 'ridge'"
+            f"{width}: use 'ridge'"
         )
     queries = [asking.messages_of(e, system.task) for e in system.anchors.questions]
-    replies = ask(
-        registry, [Request(seat, q.id, q.expert) for q in queries],
-        providers=frozen.providers, store=frozen.store,
-    )
+    replies = asking.ask_seats(frozen, [Request(seat, q.id, q.expert) for q in queries])
     new = np.stack([r.hidden for r in replies]).astype(np.float64)
     old = system.anchors.features[index].astype(np.float64) @ kernel + bias
     test = np.zeros(len(new), bool)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gradejax.experts.ask import Request, ask
+from gradejax.experts.ask import Request
 from gradejax.experts.replies import Missing, Reply
 from gradejax.experts.spec import ExpertSpec
 from gradejax.systems import asking
@@ -46,6 +46,7 @@ class Trace:
         was needed.
       tokens: prompt and reply tokens of all calls made.
       active_params: parameters evaluated, M0 included; an agent counts each time it is called.
+      money: what the calls cost at APIs, in the currency of the prices.
       seconds: of the whole batch, divided by its questions.
     """
 
@@ -58,6 +59,7 @@ class Trace:
     failed: dict[str, str]
     tokens: int
     active_params: int
+    money: float
     seconds: float
 
 
@@ -214,15 +216,16 @@ class GradeSystem:
             query = asking.messages_of(examples[i], self._task_of(examples[i]))
             messages = query.orchestrator if seat == head else query.expert
             requests.append(Request(seat, query.id, messages))
-        return ask(self.frozen.registry, requests, providers=self.frozen.providers,
-                   store=self.frozen.store, on_error="missing", on_long="missing",
-                   max_missing=1.0)  # fmt: skip
+        return asking.ask_seats(
+            self.frozen, requests, on_error="missing", on_long="missing", max_missing=1.0
+        )
 
     def _unread(self, why: str) -> Answer:
         """Abstains from a question that the encoder, M0's trunk, cannot read."""
         trace = Trace(
             depth=NOBODY, manager=None, asked=(), read=(), kept=(), votes={},
-            failed={self.seats[-1]: why}, tokens=0, active_params=0, seconds=0.0,
+            failed={self.seats[-1]: why}, tokens=0, active_params=0, money=0.0,
+            seconds=0.0,
         )  # fmt: skip
         return Answer(None, 0.0, True, trace)
 
@@ -272,6 +275,7 @@ class GradeSystem:
             failed=failed,
             tokens=sum(r.total_tokens for r in calls),
             active_params=sum(pool.params[seats.index(s)] for s in paid),
+            money=sum(r.money for r in calls),
             seconds=seconds,
         )
         return Answer(None if abstained else text, probability, abstained, trace)

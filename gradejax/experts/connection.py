@@ -1,0 +1,159 @@
+"""One OpenAI-compatible server: sending a question, and naming what goes wrong.
+
+The `openai` package builds and sends the request. It is told not to retry (`retry.py` is the one
+layer that does), not to follow redirects (the key would go along), and the body is read here, so
+that a body without end is left in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+from gradejax.experts import retry
+from gradejax.experts.completion import CallFailed, Completion, read_completion
+from gradejax.experts.endpoint import Endpoint
+from gradejax.experts.spec import ExpertSpec
+
+_SHOWN_KEY = "[key]"
+# Said by several servers for a prompt that does not fit, as codes or in the message.
+_TOO_LONG = ("context_length_exceeded", "maximum context length", "context size", "context window")
+_NO_MONEY = ("insufficient_quota", "billing_hard_limit_reached")
+
+
+class Connection:
+    """A client for one endpoint. Lives on one event loop.
+
+    Attributes:
+      slots: as many calls as may be under way.
+
+    Raises: ValueError when the `openai` package or the key is missing.
+    """
+
+    def __init__(self, endpoint: Endpoint):
+        openai = _openai()
+        self.endpoint = endpoint
+        self.slots = asyncio.Semaphore(endpoint.concurrency)
+        self._key = endpoint.key()
+        self._paused_until = 0.0
+        self._openai = openai
+        absent = openai.Omit()
+        self._client = openai.AsyncOpenAI(
+            # A server without keys ignores it; the package insists on one. The other variables of
+            # the package (OPENAI_ORG_ID, ...) belong to its vendor and must not reach this server.
+            api_key=self._key or "none", admin_api_key="", organization="", project="",
+            default_headers={"OpenAI-Organization": absent, "OpenAI-Project": absent},
+            base_url=endpoint.base_url, max_retries=0,
+            timeout=openai.Timeout(endpoint.read_timeout, connect=endpoint.connect_timeout,
+                                   pool=None),
+            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False))
+
+    @staticmethod
+    def check(endpoint: Endpoint) -> None:
+        """Raises: ValueError when the `openai` package or the key is missing."""
+        _openai()
+        endpoint.key()
+
+    def redact(self, text: str) -> str:
+        """Text without the key."""
+        return text.replace(self._key, _SHOWN_KEY) if self._key else text
+
+    def pause(self, until: float) -> None:
+        """Let no call begin before a time of the event loop's clock."""
+        self._paused_until = max(self._paused_until, until)
+
+    def pause_left(self, now: float) -> float:
+        return max(0.0, self._paused_until - now)
+
+    async def call(self, spec: ExpertSpec, prompt: str, seed: int) -> Completion:
+        """One try.
+
+        Raises: CallFailed.
+        """
+        openai = self._openai
+        try:
+            body = await self._body(_request(spec, prompt, seed))
+        except openai.APIStatusError as error:
+            raise self._status(error) from None
+        except openai.APITimeoutError as error:
+            connecting = "Connect" in type(error.__cause__).__name__
+            seconds = self.endpoint.connect_timeout if connecting else self.endpoint.read_timeout
+            raise CallFailed("timeout", f"{'no connection' if connecting else 'the server silent'} "
+                             f"for {seconds:g} s", again=True, billed=not connecting) from None
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ or error
+            raise CallFailed(
+                "failed", self.redact(f"no connection: {type(cause).__name__}: {cause}"),
+                again=True, billed="Connect" not in type(cause).__name__) from None
+        if self._key:
+            body = body.replace(self._key.encode(), _SHOWN_KEY.encode())
+        got = read_completion(body, model=spec.model, endpoint=self.endpoint,
+                              prompt_bytes=len(prompt.encode("utf-8")))
+        return got._replace(text=self.redact(got.text))
+
+    async def _body(self, request: dict[str, Any]) -> bytes:
+        create = self._client.chat.completions.with_streaming_response.create
+        parts: list[bytes] = []
+        size, limit = 0, self.endpoint.max_reply_bytes
+        async with create(**request) as response:
+            try:
+                async for part in response.iter_bytes():
+                    parts.append(part)
+                    size += len(part)
+                    if size > limit:
+                        break
+            except Exception as error:
+                # Here errors of the HTTP library come bare; which library it is depends on the
+                # version of the package, so they are known by name.
+                name = type(error).__name__
+                state = "timeout" if "Timeout" in name else "failed"
+                raise CallFailed(state, f"the reply broke off after {size:,} bytes: {name}",
+                                 again=True) from None
+        if size > limit:
+            raise CallFailed("malformed", f"the reply is longer than {limit:,} bytes", again=False)
+        return b"".join(parts)
+
+    def _status(self, error: Any) -> CallFailed:
+        """An HTTP status that is no success, as a failed call."""
+        status, code = error.status_code, str(error.code or "")
+        said = self.redact(str(error.message))
+        message = f"HTTP {status}: {said}"
+        if status == 429 and code not in _NO_MONEY:
+            return CallFailed("rate_limited", message, again=True, billed=False,
+                              wait=retry.retry_after(error.response.headers, time.time()))
+        if status in (400, 413, 422) and any(w in code or w in said.lower() for w in _TOO_LONG):
+            return CallFailed("too_long", message, again=False, billed=False)
+        if code == "content_filter":
+            return CallFailed("refused", message, again=False, billed=False)
+        if retry.retryable(status) and status != 429:
+            state = "timeout" if status in (408, 504) else "failed"
+            return CallFailed(state, message, again=True, billed=False,
+                              wait=retry.retry_after(error.response.headers, time.time()))
+        # A bad key, no such model, no money: every other question would meet the same.
+        closed = status in (401, 402, 403, 404, 429)
+        return CallFailed("failed", message, again=False, closed=closed, billed=False)
+
+
+def _request(spec: ExpertSpec, prompt: str, seed: int) -> dict[str, Any]:
+    sampling = spec.sampling
+    request: dict[str, Any] = {
+        "model": spec.model, "messages": json.loads(prompt), "temperature": sampling.temperature,
+        spec.api.token_field: spec.max_new_tokens}
+    if sampling.temperature:
+        request |= {"top_p": sampling.top_p, "seed": seed}
+        if sampling.top_k:
+            # Not in OpenAI's own API; most servers of open models know it.
+            request["extra_body"] = {"top_k": sampling.top_k}
+    return request
+
+
+def _openai():
+    """The `openai` package, imported when a seat needs it."""
+    try:
+        import openai
+    except ImportError:
+        raise ValueError("an expert behind an API needs the package openai; install it with "
+                         "pip install 'gradejax[api]'") from None
+    return openai
