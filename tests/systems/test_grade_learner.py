@@ -71,8 +71,9 @@ def test_first_epoch_is_on_policy_and_the_second_is_not():
 
     start = small.params()
     first = jax.device_get(parts(start, start))
-    assert float(first.stats.max_abs_log_ratio) == 0 and float(first.kl) == 0
-    np.testing.assert_array_equal(first.stats.ratio_sum, first.stats.count)
+    # the pass that samples and the one that learns are compiled apart: equal but for rounding
+    assert float(first.stats.max_abs_log_ratio) < 1e-6 and float(first.kl) < 1e-6
+    np.testing.assert_allclose(first.stats.ratio_sum, first.stats.count, rtol=1e-6)
     assert not first.stats.clipped.any() and first.stats.count.all()
     second = jax.device_get(parts(one_step()[0].params, start))
     assert float(second.stats.max_abs_log_ratio) > 1e-4 and float(second.kl) > 0

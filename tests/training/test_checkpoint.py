@@ -197,7 +197,11 @@ def test_kill_in_the_middle_of_a_save_leaves_the_older_checkpoint(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.all_steps() == [1]
         np.testing.assert_array_equal(checkpoints.restore({"w": jnp.zeros(4)})["w"], np.arange(4))
-        assert [p.name for p in tmp_path.iterdir()] == ["1"]  # the torn one gave its space back
+        for _ in range(100):  # the torn one gives its space back, in a thread of its own
+            if [p.name for p in tmp_path.iterdir()] == ["1"]:
+                break
+            time.sleep(0.1)
+        assert [p.name for p in tmp_path.iterdir()] == ["1"]
         checkpoints.save(2, {"w": jnp.ones(4)})
         assert checkpoints.latest_step() == 2
 
