@@ -87,7 +87,8 @@ def test_seed_folders_hold_what_restoring_needs(trained, monkeypatch, tmp_path):
     there = {p.name for p in (trained / "run/seed_1").iterdir()}
     assert there == {"anchors.json", "anchors.npz", "checkpoints", "events", "metrics.jsonl"}
     assert {p.name for p in (trained / "run").iterdir()} == there | {
-        ".lock", "accuracy_vs_params.png", "config.json", "inputs.json", "results.json", "seed_1",
+        ".lock", "accuracy_vs_params.png", "config.json", "inputs.json", "missing.jsonl",
+        "results.json", "seed_1",
     }  # fmt: skip
 
 
