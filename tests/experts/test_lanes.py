@@ -149,7 +149,7 @@ from test_lanes import run
 from gradejax.experts.features import FeatureStore
 store = FeatureStore(sys.argv[3])
 try:
-    run(sys.argv[2], 40, store=store, api={"concurrency": 4})
+    run(sys.argv[2], 200, store=store, agents=["B1"], api={"concurrency": 4})
 except KeyboardInterrupt:
     sys.exit(3)
 """
@@ -157,27 +157,28 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_broken_off_and_gone_on_with(tmp_path, how):
-    """Ctrl-C: nothing is asked twice. Kill: only what was under way or a second old."""
-    with OddServer(delay=0.25) as server:
+    """Ctrl-C: nothing is asked twice. Kill: only what was not saved yet, about a second's worth."""
+    with OddServer(delay=0.1) as server:
         command = [sys.executable, "-c", ASKING, str(pathlib.Path(__file__).parent), server.url,
                    str(tmp_path / "store")]
         child = subprocess.Popen(command, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 120
-        while server.total < 16 and time.monotonic() < deadline and child.poll() is None:
+        # Something must be asked and something saved; how soon depends on the machine.
+        while not (server.total >= 16 and list((tmp_path / "store").glob("*.seg"))):
+            assert time.monotonic() < deadline and child.poll() is None
             time.sleep(0.02)
         child.send_signal(how)
         _, errors = child.communicate(timeout=60)
         assert child.returncode == (3 if how == signal.SIGINT else -how), errors.decode()
-        asked = server.total
-        assert 16 <= asked < 40
-        kept = FeatureStore(tmp_path / "store")
-        answers = run(server.url, 40, store=kept)
-        assert all(isinstance(r, Reply) for r in answers["B1"])
-        twice = sum(len(times) - 1 for times in server.calls.values())
+        asked, store = server.total, FeatureStore(tmp_path / "store")
+        saved = len(store)
+        assert 0 < saved <= asked < 200
         if how == signal.SIGINT:
-            assert twice == 0 and server.total == 40
-        else:
-            assert twice < asked and server.total == 40 + twice
+            assert saved == asked  # those under way were waited for
+        answers = run(server.url, 200, store=store, agents=["B1"], api={"concurrency": 50})
+        assert all(isinstance(r, Reply) for r in answers["B1"])
+        # Exactly what was not saved is asked again.
+        assert server.total == 200 + asked - saved
 
 
 def test_missing_is_not_stored_and_asked_again(tmp_path):
