@@ -36,8 +36,10 @@ def _pooling(folder: pathlib.Path) -> bool:
     """
     if not (folder / "modules.json").exists():
         return True
-    modules = [(m.get("type", "").rsplit(".", 1)[-1], m.get("path", ""))
-               for m in read_json(folder / "modules.json")]  # fmt: skip
+    listed = read_json(folder / "modules.json", list)
+    if not all(isinstance(m, dict) for m in listed):
+        raise ValueError(f"{folder / 'modules.json'}: expected a list of objects with type and path")
+    modules = [(str(m.get("type", "")).rsplit(".", 1)[-1], m.get("path", "")) for m in listed]
     kinds = [kind for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ValueError(

@@ -246,14 +246,15 @@ def huggingface_config(config: DecoderConfig, **extra: Any) -> dict[str, Any]:
     return {names.get(k, k): v for k, v in raw.items()} | extra
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Parse a JSON object; a torn file, or another value, is an error that names it."""
+def read_json(path: pathlib.Path, kind: type = dict) -> Any:
+    """Parse a JSON object (or list: ``kind``); a torn file, or another value, is an error."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(raw, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {type(raw).__name__}")
+    if not isinstance(raw, kind):
+        wanted = "object" if kind is dict else kind.__name__
+        raise ValueError(f"{path}: expected a JSON {wanted}, got {type(raw).__name__}")
     return raw
