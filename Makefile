@@ -20,7 +20,7 @@ quickstart: install
 	$(BIN)/python -m experiments.run --config $(CONFIG) --workdir $(WORKDIR)
 
 test: install
-	$(BIN)/python -m pytest tests -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest tests -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: install
 	$(BIN)/ruff check .

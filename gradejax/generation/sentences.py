@@ -38,7 +38,7 @@ def _pooling(folder: pathlib.Path) -> bool:
         return True
     listed = read_json(folder / "modules.json", list)
     if not all(isinstance(m, dict) for m in listed):
-        raise ValueError(f"{folder / 'modules.json'}: expected a list of objects with type and path")
+        raise ValueError(f"{folder / 'modules.json'}: expected objects with type and path")
     modules = [(str(m.get("type", "")).rsplit(".", 1)[-1], m.get("path", "")) for m in listed]
     kinds = [kind for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
