@@ -13,6 +13,7 @@ SMALL = [
     "--config.grade.group_size=4", "--config.grade.memory_slots=8",
     "--config.evaluation.replicates=50", "--config.evaluation.batch_size=4",
     "--config.store.batch_size=8",
+    *(f"--config.pool.agents.{a}.max_new_tokens=16" for a in ("A1", "A2", "A3", "B1", "B2", "B3")),
 ]  # fmt: skip
 
 

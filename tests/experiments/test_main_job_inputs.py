@@ -28,6 +28,7 @@ SEATS = {"A1": "arithmetic", "A2": "arithmetic", "A3": "arithmetic", "B1": "logi
 def arguments(base, *extra):
     """A run on files and model folders under ``base``, all named relative to it."""
     pool = [f"--config.pool.agents.{seat}.model=models/{m}" for seat, m in SEATS.items()]
+    pool += [f"--config.pool.agents.{seat}.max_new_tokens=16" for seat in SEATS]
     return [
         f"--config={CONFIG}", "--workdir=run", "--config.store.path=store", "--config.seeds=0,1",
         *pool, "--config.pool.orchestrator.model=models/orchestrator", "--config.task.name=sums",

@@ -61,7 +61,7 @@ def test_values_and_gradients_are_the_plain_ones(case, chunk, temperature, vocab
         (_, want_out), want = jax.jit(jax.value_and_grad(theirs, argnums, has_aux=True))(
             case["params"], case["hidden"])  # fmt: skip
         np.testing.assert_allclose(out, want_out, atol=1e-5)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, want)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, want)
     if vocab is not None and not model.config.tied:
         kernel = np.asarray(got[0]["params"]["head"]["kernel"])
         assert (kernel[:, vocab:] == 0).all() and np.abs(kernel[:, :vocab]).max() > 0

@@ -9,15 +9,20 @@ import pytest
 from hf_folders import checkpoint, rows_of
 from lora_rows import adapters
 
+from gradejax.generation import score as score_lib
 from gradejax.generation.decode import generate
 from gradejax.generation.microbatch import value_and_grad_by_rows
 from gradejax.generation.prompts import left_pad
 from gradejax.generation.sampling import Sampling
-from gradejax.generation.score import score, score_groups
+from gradejax.generation.score import score
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
 from gradejax.models.lora import Lora
 
+# Under jit, as its users run it; and compiling operation by operation takes longer.
+score_groups = jax.jit(
+    score_lib.score_groups, static_argnums=0, static_argnames=("temperature", "vocab", "chunk")
+)
 P, G, C, M = 3, 2, 6, 4  # prompts, samples, longest completion, places of a soft prefix
 
 
