@@ -15,6 +15,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from gradejax.models.fused_attention import fused, serves
+
 SHARED_SEGMENT = -1  # of packed rows: seen by every segment, such as a common system prompt
 
 
@@ -112,6 +114,8 @@ def attend_masked(q, parts, masks, *, scale=None, softcap=None, sinks=None):
     batch, length, heads, share, head_dim = q.shape
     kind = jnp.promote_types(q.dtype, jnp.float32)
     scale = head_dim**-0.5 if scale is None else scale
+    if serves(q, parts, softcap=softcap, sinks=sinks):
+        return fused(q, *parts[0], masks[0], scale=scale)
 
     def by_row(x):
         """[P, K, R, G, T, ...] → [B, T, K, R, ...]."""
