@@ -69,8 +69,8 @@ def check_found(matched: Sequence[Matched], items: Items) -> None:
         if absent and len(absent) == len(asked) and items.holds_all(benchmark):
             held, files = items.ids(benchmark), _files(items, benchmark)
             raise ValueError(
-                f"{benchmark}: none of the {len(asked)} ids asked is in {files}; asked are ids such "
-                f"as {_few([repr(m.row['id']) for m in asked], 2)}, it holds ids such as "
+                f"{benchmark}: none of the {len(asked)} ids asked is in {files}; asked are "
+                f"ids such as {_few([repr(m.row['id']) for m in asked], 2)}, it holds ids such as "
                 f"{_few([repr(i) for i in held], 2) if held else 'none at all'}. Name the folder "
                 "that the ids are from, or leave out --data to grade by 'gold' alone"
             )
