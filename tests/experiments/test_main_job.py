@@ -220,15 +220,21 @@ def test_a_long_held_out_prompt_is_found_before_anything_is_asked(tmp_path, monk
     assert not (tmp_path / "run/config.json").exists()
 
 
-def test_the_readme_example_runs(done, monkeypatch):
+def test_the_readme_examples_run(done, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    example = next(b for b in blocks if "gradejax.restore" in b)
-    scope = {}
-    exec(example.replace("runs/grade_tiny", str(done[0])), scope)  # noqa: S102
-    answers = scope["answers"]
-    assert len(answers) == 2
+    scopes = []
+    for example in (b for b in blocks if "gradejax.restore" in b):
+        scopes.append({})
+        exec(example.replace("runs/grade_tiny", str(done[0])), scopes[-1])  # noqa: S102
+    answers = next(scope["answers"] for scope in scopes if "answers" in scope)
+    assert len(answers) == 4
     for answer in answers:
         assert answer.trace.asked and 0 <= answer.probability <= 1
         assert set(answer.trace.votes) == set(answer.trace.asked)
         assert set(answer.trace.kept) <= set(answer.trace.asked)
+    decision = next(scope["decision"] for scope in scopes if "decision" in scope)
+    assert decision.asked.shape == (1, 7)
+    capsys.readouterr()
+    assert f"workdir: {done[0]}" in repr(scopes[0]["system"])
+    assert "seed: 0, step 6" in repr(scopes[0]["system"])

@@ -26,7 +26,6 @@ from gradejax.systems.questions import QuestionSet, make_question_set
 from gradejax.systems.requests import examples_of
 from gradejax.tasks.answers import make_task
 from gradejax.tasks.base import Example, Task
-from gradejax.tasks.prompts import FORMATS
 from gradejax.types import Batch
 
 Question = str | Example | Mapping[str, Any]  # see ``systems.requests.examples_of``
@@ -132,9 +131,9 @@ class GradeSystem:
         return out
 
     def _task_of(self, example: Example) -> Task:
-        # A bare text has no generator whose rules could read it.
+        # A bare text has no generator whose rules could read it; it is asked as those trained on.
         if self.task.name == "reasoning_gym" and not example.source:
-            return make_task("open", "text", FORMATS["open"])
+            return make_task("open", "text", self.task.format_slot)
         return self.task
 
     def _answer(self, examples: list[Example], abstain_below: float) -> list[Answer]:
