@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -276,20 +277,21 @@ def test_a_folder_is_asked_as_the_replaced_expert_was(made):
         assert swapped.frozen.registry["A1"] == system.frozen.registry["A1"]
 
 
-def test_an_adapter_that_explains_nothing_is_refused(made):
+def test_an_adapter_that_explains_nothing_is_refused(made, tmp_path):
     """Another model of the same width: its states under the old adapter are noise."""
-    system, known = made
-    spec = system.frozen.registry["B1"]
-    other = system.frozen.registry["A1"]
-    spec = dataclasses.replace(other, model=spec.model)
-    assert system.frozen.models.get(spec).width == system.frozen.models.get(other).width
+    system, _ = made
+    old, models = system.frozen.registry["A1"], system.frozen.models
+    there = len(models)
+    folder = shutil.copytree(system.frozen.registry["B1"].model, tmp_path / "other")
     with pytest.raises(ValueError, match=r"swap of 'A1' refused: .* R² of -\d+\.\d+ .*force=True"):
-        system.swap("A1", spec)
-    assert system.frozen.registry["A1"] == other
+        system.swap("A1", folder)
+    assert system.frozen.registry["A1"] == old and len(models) == there
     with pytest.warns(UserWarning, match="held-out anchors"):
-        swapped, report = system.swap("A1", spec, force=True)
+        swapped, report = system.swap("A1", folder, force=True)
     assert report["align"] == "keep" and report["held_out_r2"] < 0
-    assert swapped.frozen.registry["A1"].model == spec.model
+    new = swapped.frozen.registry["A1"]
+    assert new == dataclasses.replace(old, model=str(folder))
+    models.release(new)
 
 
 def test_features_of_fresh_questions_can_be_decided_on(made):

@@ -96,6 +96,8 @@ def exchange(system, seat: str, spec, *, align: str | None, held_out: float, for
         report["held_out_r2"] = float(r2)
     # The same weights under another seed say other things; their adapter is right all the same.
     if report["held_out_r2"] < 0 and not same and not force:
+        if all(registry[seat].identity != s.identity for s in system.frozen.registry.seats):
+            frozen.models.release(registry[seat])  # nobody else has it
         other = "align='ridge' fits an adapter, and " if kind == "keep" else ""
         raise ValueError(
             f"swap of {seat!r} refused: on held-out anchors the new expert's messages have an R² "
