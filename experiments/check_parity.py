@@ -101,6 +101,16 @@ def report(differing: dict[str, list[float]], tolerance: float) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Print the table and exit: 0 within the tolerance, 1 above it or on an error."""
+    args = _parse(argv)
+    try:
+        passed = _compare(args)
+    except (ValueError, OSError, ImportError) as error:
+        sys.exit(f"error: {error}")
+    sys.exit(int(not passed))
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.check_parity", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -110,9 +120,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tolerance", type=float, default=1e-4)
     parser.add_argument("--length", type=int, default=24, help="random ids in the row")
     parser.add_argument("--text", help="a text instead of random ids")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def _compare(args: argparse.Namespace) -> bool:
     if lost := [n for n in ("torch", "transformers") if importlib.util.find_spec(n) is None]:
-        sys.exit(
+        raise ImportError(
             f"check_parity compares with torch transformers; {' and '.join(lost)} cannot be "
             "imported here. Install gradejax, torch and transformers in one environment"
         )
@@ -131,7 +144,7 @@ def main(argv: list[str] | None = None) -> None:
     passed = worst <= args.tolerance
     print(json.dumps({"model": args.model, "family": checkpoint.config.family, "worst": worst,
                       "tolerance": args.tolerance, "passed": passed}), flush=True)  # fmt: skip
-    sys.exit(int(not passed))
+    return passed
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ import gradejax
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.generate", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--model", required=True, help="folder, .gguf file or hub id")
     parser.add_argument("--prompt", required=True, help="text; - reads it from standard input")
     parser.add_argument("--system", help="a system message before it")
@@ -36,6 +38,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    if not text.strip():
+        print("error: the prompt is empty; expected a text", file=sys.stderr)
+        return 1
     prompt = text
     if not args.raw:
         prompt = [{"role": "user", "content": text}]
@@ -44,13 +49,15 @@ def main(argv: list[str] | None = None) -> int:
     try:
         model = gradejax.load_lm(args.model, dtype=args.dtype, revision=args.revision,
                                  int8=args.int8, adapter=args.adapter)  # fmt: skip
-        start, pieces = time.perf_counter(), 0
+        start, pieces, piece = time.perf_counter(), 0, ""
         for piece in model.stream(
             prompt, max_new_tokens=args.max_new_tokens, temperature=args.temperature,
             top_k=args.top_k, top_p=args.top_p, seed=args.seed,
         ):  # fmt: skip
             print(piece, end="", flush=True)
             pieces += 1
+        if not piece.endswith("\n"):
+            print(flush=True)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -58,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         print()
         return 130
     seconds = time.perf_counter() - start
-    print(f"\n[{model!r}: {pieces} pieces in {seconds:.1f} s, compilation included]",
+    print(f"[{model!r}: {pieces} pieces in {seconds:.1f} s, compilation included]",
           file=sys.stderr)  # fmt: skip
     return 0
 

@@ -7,12 +7,16 @@ Each line of the file: `benchmark`, `completion` (null where the call failed), `
 there are, `id`, `finish_reason` ("length" marks a cut reply), `error` (the call failed) and
 `choices`. `--data` names a folder of benchmark files (default: the environment variable
 GRADEJAX_DATA); an `id` found there brings the item's options, tests and entry point, and its answer
-where `gold` is absent.
+where `gold` is absent. Where a `gold` contradicts the item's own, the item's decides. An `id` that
+the benchmark's file lacks is graded by the line alone. Both are said on stderr and counted; a file
+that holds none of the ids asked is an error.
 
 Each line of the output: `id`, `outcome` (correct, wrong, no_answer, truncated or missing), `answer`
 (as read; null unless correct or wrong), `benchmark`, and `strict`, the same under the strict
-reading (an ANSWER: line, a box, `####`). The last lines are `counts`, one per benchmark, under both
-readings apart. Accuracy over the answered calls leaves out what is missing.
+reading (an ANSWER: line, a box, `####`); `item` says "not_found" or "contradicting" where that is
+so. The last lines, one per benchmark, have no `id`: `counts` and `strict_counts` of the outcomes
+under the flexible and the strict reading, `accuracy` under both (over the calls that are not
+missing), and with `--data` `ids`: how many were found, not found, and contradicting.
 """
 
 import argparse
@@ -25,7 +29,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from experiments.grade_items import Items, example_of, kind_of
+from experiments.grade_ids import NO_FOLDER, Matched, check_found, counted_ids, look_up, warnings_of
+from experiments.grade_items import Items, example_of
 from gradejax.tasks.answers import make_task
 from gradejax.tasks.base import (
     CUT_REASONS,
@@ -54,15 +59,18 @@ def main(argv: list[str] | None = None) -> int:
     try:
         rows = list(read_rows(args.file))
         items = Items(args.data)
-        verdicts = grade(rows, items, workers=args.workers)
-        counted = [
-            (row["benchmark"], _print_verdict(row, verdict))
-            for row, verdict in zip(rows, verdicts, strict=True)
-        ]
+        matched = look_up(rows, items)
+        check_found(matched, items)
+        for warning in warnings_of(matched, items):
+            print(f"warning: {warning}", file=sys.stderr)
+        judged = []
+        for match, verdict in zip(matched, grade(matched, workers=args.workers), strict=True):
+            _print_verdict(match, verdict)
+            judged.append(verdict)
     except (ValueError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    for line in counts(counted):
+    for line in counts(matched, judged):
         print(json.dumps(line, ensure_ascii=False))
     return 0
 
@@ -94,18 +102,16 @@ def read_rows(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
                     f"{where}: expected 'completion' to be a string or null, got "
                     f"{type(row['completion']).__name__}"
                 )
-            row.setdefault("id", number)
-            yield row | {"where": where}
+            # a line's number names it, and no item
+            yield {"id": number} | row | {"where": where, "asked": row.get("id")}
 
 
-def grade(rows: list[Mapping[str, Any]], items: Items, *, workers: int = 1) -> Iterator[Judged]:
-    """The verdicts of `rows`, in order; formulas and programs are checked by several workers."""
+def grade(matched: list[Matched], *, workers: int = 1) -> Iterator[Judged]:
+    """The verdicts of lines, in order; formulas and programs are checked by several workers."""
     tasks: dict[str, Task] = {}
     with ThreadPoolExecutor(max(1, workers)) as threads:
         started: list[Judged | Future] = []
-        for row in rows:
-            item = items.find(row["benchmark"], row["id"])
-            kind = kind_of(row, item)
+        for row, item, kind, _ in matched:
             if kind == "code":
                 started.append(threads.submit(judge_code, row, item))
                 continue
@@ -150,19 +156,29 @@ def judge_code(row: Mapping[str, Any], item: Mapping[str, Any] | None) -> Judged
     return Judged(outcome, code, code)
 
 
-def counts(counted: list[tuple[str, Judged]]) -> Iterator[dict[str, Any]]:
+def counts(matched: list[Matched], verdicts: list[Judged]) -> Iterator[dict[str, Any]]:
     """One line per benchmark, in the order of first appearance: n, outcomes of both readings."""
-    for benchmark in dict.fromkeys(name for name, _ in counted):
-        judged = [verdict for name, verdict in counted if name == benchmark]
+    of: dict[str, list[tuple[Matched, Judged]]] = {}
+    for match, verdict in zip(matched, verdicts, strict=True):
+        of.setdefault(match.row["benchmark"], []).append((match, verdict))
+    for benchmark, pairs in of.items():
+        judged = [verdict for _, verdict in pairs]
         line: dict[str, Any] = {"benchmark": benchmark, "n": len(judged)}
         line["counts"] = _count(j.outcome for j in judged)
         line["cannot_compare"] = sum(j.cannot_compare for j in judged)
-        answered = len(judged) - line["counts"]["missing"]
-        right = line["counts"]["correct"]
-        line["accuracy"] = round(right / answered, 6) if answered else None
+        strict = None
         if all(j.strict is not None for j in judged):
-            line["strict_counts"] = _count(j.strict for j in judged)
+            strict = line["strict_counts"] = _count(j.strict for j in judged)
+        line["accuracy"] = {"strict": _accuracy(strict), "flexible": _accuracy(line["counts"])}
+        if all(match.state != NO_FOLDER for match, _ in pairs):
+            line["ids"] = counted_ids(match for match, _ in pairs)
         yield line
+
+
+def _accuracy(found: Mapping[str, int] | None) -> float | None:
+    """Correct of those that are not missing; None when nothing is known."""
+    answered = 0 if found is None else sum(found.values()) - found["missing"]
+    return round(found["correct"] / answered, 6) if answered else None
 
 
 def _count(outcomes) -> dict[str, int]:
@@ -177,15 +193,17 @@ def _failed(row: Mapping[str, Any]) -> bool:
     return row["completion"] is None and not row.get("finish_reason")
 
 
-def _print_verdict(row: Mapping[str, Any], judged: Judged) -> Judged:
+def _print_verdict(match: Matched, judged: Judged) -> None:
+    row = match.row
     line = {"id": row["id"], "outcome": judged.outcome.value, "answer": judged.answer}
     line["benchmark"] = row["benchmark"]
     if judged.strict is not None:
         line["strict"] = {"outcome": judged.strict.value, "answer": judged.strict_answer}
     if judged.cannot_compare:
         line["cannot_compare"] = True
+    if match.said:
+        line["item"] = match.state
     print(json.dumps(line, ensure_ascii=False))
-    return judged
 
 
 if __name__ == "__main__":

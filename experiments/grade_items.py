@@ -1,4 +1,9 @@
-"""What `experiments.grade` must know of a question: its kind of answer, its options, its gold."""
+"""What `experiments.grade` must know of a question: its kind of answer, its options, its gold.
+
+The name in `benchmark` decides both: the kind of answer (KINDS, by the longest prefix that fits; an
+unknown name by what the item or the gold shows) and the files of the folder that are read for it
+(`Items`).
+"""
 
 import json
 import os
@@ -7,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gradejax.tasks import benchmarks
 from gradejax.tasks.base import Example
 from gradejax.tasks.choices import LETTERS
 from gradejax.tasks.numbers import is_plain_number
@@ -18,10 +24,20 @@ KINDS = {
 }  # fmt: skip
 # How many options an item has that is not found in the data; its letters alone can be read then.
 OPTIONS = {"mmlupro": 10, "arc": 5}
+# A benchmark whose items are also another's: its file serves the other, as far as it goes.
+PART_OF = {"math500": "math"}
 
 
 class Items:
-    """The items of a folder of benchmark files, read when a benchmark is first asked for."""
+    """The items of a folder of benchmark files, read when a benchmark is first asked for.
+
+    Read for a benchmark are the files whose name begins with its own (`mmlu_astronomy.test.jsonl`
+    for "mmlu"), or the other way ("gsm8k_main" reads `gsm8k.test.jsonl`), without case and marks;
+    never the file of another published benchmark (mmlu_pro's for "mmlu": the ids may be the same).
+
+    Raises:
+      ValueError: no such folder; a broken line, with its file and number.
+    """
 
     def __init__(self, folder: str | os.PathLike | None) -> None:
         self._folder = None if folder is None else pathlib.Path(folder)
@@ -29,34 +45,55 @@ class Items:
             raise ValueError(f"expected a folder of benchmark files, got {str(folder)!r}")
         self._by_benchmark: dict[str, dict[str, dict]] = {}
 
+    @property
+    def folder(self) -> pathlib.Path | None:
+        """None when no folder was given: then no item is ever found."""
+        return self._folder
+
     def find(self, benchmark: str, item_id: Any) -> dict[str, Any] | None:
         """The item's row, or None when the folder has none of that id."""
+        return self._of(benchmark).get(str(item_id))
+
+    def ids(self, benchmark: str) -> list[str]:
+        """The ids that the folder holds of a benchmark."""
+        return list(self._of(benchmark))
+
+    def files(self, benchmark: str) -> list[pathlib.Path]:
+        """The files that are read for a benchmark, its own before its kin, test before the rest."""
         if self._folder is None:
-            return None
+            return []
+        name = _bare(benchmark)
+        spec = _spec_of(benchmark)
+
+        def serves(path: pathlib.Path) -> bool:
+            family = _family(path)
+            if not (family.startswith(name) or name.startswith(family)):
+                return False
+            other = benchmarks.of_file(path.stem)
+            if spec is None or other is None or other.file == spec.file:
+                return True
+            return PART_OF.get(other.name) == spec.name
+
+        paths = [path for path in sorted(self._folder.glob("*.jsonl")) if serves(path)]
+        return sorted(paths, key=lambda p: (_family(p) != name, ".test" not in p.name))
+
+    def holds_all(self, benchmark: str) -> bool:
+        """Are there files that should hold every item asked, rather than a part or none?"""
+        name = _bare(benchmark)
+        return any(PART_OF.get(_family(p)) != name for p in self.files(benchmark))
+
+    def _of(self, benchmark: str) -> dict[str, dict]:
         name = _bare(benchmark)
         if name not in self._by_benchmark:
-            self._by_benchmark[name] = self._load(name)
-        return self._by_benchmark[name].get(str(item_id))
-
-    def _load(self, name: str) -> dict[str, dict]:
-        """Items by id of all files whose name begins with the benchmark's, or the other way."""
-
-        def family(path: pathlib.Path) -> str:
-            return _bare(path.name.split(".")[0])
-
-        paths = [
-            path for path in sorted(self._folder.glob("*.jsonl"))
-            if family(path).startswith(name) or name.startswith(family(path))
-        ]  # fmt: skip
-        found: dict[str, dict] = {}
-        # the benchmark's own file before its kin, test before the rest
-        for path in sorted(paths, key=lambda p: (family(p) != name, ".test" not in p.name)):
-            with open(path, encoding="utf-8-sig", newline="\n") as file:
-                for number, line in enumerate(file, start=1):
-                    if line.strip():
-                        row = _parsed(line, f"{path}:{number}")
-                        found.setdefault(str(row.get("id")), row)
-        return found
+            found: dict[str, dict] = {}
+            for path in self.files(benchmark):
+                with open(path, encoding="utf-8-sig", newline="\n") as file:
+                    for number, line in enumerate(file, start=1):
+                        if line.strip():
+                            row = _parsed(line, f"{path}:{number}")
+                            found.setdefault(str(row.get("id")), row)
+            self._by_benchmark[name] = found
+        return self._by_benchmark[name]
 
 
 def kind_of(row: Mapping[str, Any], item: Mapping[str, Any] | None) -> str:
@@ -92,7 +129,7 @@ def example_of(row: Mapping[str, Any], item: Mapping[str, Any] | None, kind: str
         if not labels and str(gold) in "12345" and _bare(row["benchmark"]).startswith("arc"):
             labels = tuple("12345"[: len(choices)])
         meta = {"labels": labels} if any(label.isdigit() for label in labels) else {}
-        gold = _gold_letter(gold, choices, labels, row)
+        gold = gold_letter(gold, choices, labels, row["where"])
     elif kind == "number":
         gold = str(gold).rsplit("####", 1)[-1].strip()
     return Example(
@@ -104,8 +141,12 @@ def _gold(row: Mapping[str, Any], item: Mapping[str, Any]) -> Any:
     return item.get("answer") if row.get("gold") is None else row["gold"]
 
 
-def _gold_letter(gold: Any, choices: tuple, labels: tuple, row: Mapping[str, Any]) -> str:
-    """The gold as a letter by place: given as a letter, a label, a 0-based index or a text."""
+def gold_letter(gold: Any, choices: tuple, labels: tuple, where: str) -> str:
+    """The gold as a letter by place: given as a letter, a label, a 0-based index or a text.
+
+    Raises:
+      ValueError: it is none of the options, or the text of several.
+    """
     letters = LETTERS[: len(choices)]
     if isinstance(gold, int):
         gold = letters[gold] if 0 <= gold < len(letters) and str(gold) not in labels else str(gold)
@@ -117,10 +158,19 @@ def _gold_letter(gold: Any, choices: tuple, labels: tuple, row: Mapping[str, Any
     places = [i for i, choice in enumerate(choices) if choice.strip().lower() == gold.lower()]
     if len(places) != 1:
         raise ValueError(
-            f"{row['where']}: gold {gold!r} is no option; expected a letter of {letters} or the "
+            f"{where}: gold {gold!r} is no option; expected a letter of {letters} or the "
             "text of exactly one option"
         )
     return LETTERS[places[0]]
+
+
+def _family(path: pathlib.Path) -> str:
+    return _bare(path.name.split(".")[0])
+
+
+def _spec_of(benchmark: str):
+    """The published benchmark that a name speaks of, None for any other."""
+    return benchmarks.of_file(re.sub(r"[^a-z0-9]+", "_", benchmark.lower()))
 
 
 def _unknown_options(name: str) -> tuple[str, ...]:

@@ -175,30 +175,44 @@ def _two_files(settings: TaskSettings) -> Questions:
             loaded[key] = list(load_task(path, kind=settings.kind or None).examples)
         except (ValueError, OSError) as error:
             raise ConfigError(f"config.task.{key}: {error}") from error
-        _check_own(loaded[key], f"config.task.{key}", path)
-    train, heldout = loaded.values()
-    kind = settings.kind or infer_kind(train)
-    if not settings.kind and infer_kind(heldout) != kind:
+    found = [_own(rows, f"config.task.{key}", files[key]) for key, rows in loaded.items()]
+    (train, heldout), notes = zip(*found, strict=True)
+    if {e.family for e in train}.isdisjoint(e.family for e in heldout):
+        # named after their files, which says nothing: families are compared between the two
+        train, heldout = (
+            [dataclasses.replace(e, family=settings.name) for e in rows]
+            for rows in (train, heldout)
+        )
+    kind = settings.kind or infer_kind(train, files["train_file"])
+    if not settings.kind and infer_kind(heldout, files["heldout_file"]) != kind:
         raise ConfigError(
             f"config.task.train_file holds answers of the kind {kind}, config.task.heldout_file of "
             f"{infer_kind(heldout)}; set config.task.kind"
         )
     entry = {"name": settings.name, "kind": kind, "format": settings.format}
-    return Questions(entry, train, heldout)
+    return Questions(entry, train, heldout, sum(notes, ()))
 
 
-def _check_own(examples: Sequence[Example], key: str, path: Any) -> None:
-    """Refuse a file that is no benchmark's when its questions are one text or cannot be graded."""
+def _own(examples: Sequence[Example], key: str, path: Any):
+    """(the items of a file that is no benchmark's which can be graded, notes of the others).
+
+    Raises:
+      ConfigError: its questions are one text, or none can be graded.
+    """
     if len(examples) > 1 and len({item_key(e) for e in examples}) == 1:
         raise ConfigError(
             f"{key}: all {len(examples)} questions of {path} are one text; expected different "
             "questions"
         )
-    if twins := twin_golds(examples):
-        raise ConfigError(
-            f"{key}: in {len(twins)} questions of {path} the right option stands among the options "
-            f"twice, so they cannot be graded; leave them out: {', '.join(twins[:_SHOWN])}"
-        )
+    twins = set(twin_golds(examples))
+    if not twins:
+        return list(examples), ()
+    kept = [e for e in examples if e.id not in twins]
+    odd = [e.id for e in examples if e.id in twins]
+    why = "the right option stands among the options twice, so they cannot be graded"
+    if not kept:
+        raise ConfigError(f"{key}: in all {len(odd)} questions of {path} {why}: {_ids(odd)}")
+    return kept, (f"{path}: of {len(examples)} questions these are left out; {why}: {_ids(odd)}",)
 
 
 def _one_file(settings: TaskSettings) -> Questions:
@@ -209,7 +223,8 @@ def _one_file(settings: TaskSettings) -> Questions:
     except (ValueError, OSError) as error:
         raise ConfigError(f"config.task.path: {error}") from error
     if benchmarks.of_file(path.stem) is None:  # public benchmarks hold such items, and load
-        _check_own(examples, "config.task.path", path)
+        examples, odd = _own(examples, "config.task.path", path)
+        notes = (*notes, *odd)
     train, heldout, more = _cut(examples, settings.heldout_share, str(path))
     return Questions(entry, train, heldout, (*notes, *more), few_will_do=True)
 
@@ -225,7 +240,7 @@ def _read_one(settings: TaskSettings):
         examples, notes = to_examples(spec, read_jsonl(path, subset, split or "test"))
         return path, examples, _graded_as(spec, settings, "jsonl"), notes
     examples = load_jsonl(path, family=path.stem.split(".")[0])
-    kind = settings.kind or infer_kind(examples)
+    kind = settings.kind or infer_kind(examples, path)
     load_task(path, kind=kind)  # the golds fit it
     return path, examples, {"name": "jsonl", "kind": kind, "format": settings.format}, ()
 

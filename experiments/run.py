@@ -12,6 +12,7 @@ stopped.
 """
 
 import contextlib
+import math
 import pathlib
 import sys
 import time
@@ -26,7 +27,7 @@ from gradejax.evaluation.figure import save_figure
 from gradejax.evaluation.report import print_results
 from gradejax.experts.ask import TooManyMissing
 from gradejax.experts.features import FeatureStore
-from gradejax.experts.progress import duration
+from gradejax.experts.progress import Progress, duration
 from gradejax.experts.replies import ExpertCallError, PromptTooLong
 from gradejax.systems import asking
 from gradejax.systems.questions import QuestionSet
@@ -63,29 +64,52 @@ def open_pool(run: Run) -> tuple[Run, asking.Frozen]:
         run.registry, FeatureStore(run.store.path), batch_size=run.store.batch_size,
         limits=run.budget.limits,
     )  # fmt: skip
-    return with_questions(run, lambda example: asking.fits(frozen, example, run.task)), frozen
+    run = with_questions(run, lambda example: asking.fits(frozen, example, run.task))
+    if run.store.on_long == "error":
+        # a held-out prompt that is too long must not be found after hours of asking
+        asking.check_lengths(frozen, [*run.train_questions, *run.heldout_questions], run.task)
+    return run, frozen
+
+
+class Said:
+    """Says how far the asking is: where it begins, at most every five seconds, and at the end.
+
+    Args:
+      name: which questions.
+      console: where.
+    """
+
+    def __init__(self, name: str, console: Console):
+        self._name, self._console = name, console
+        self._last = -math.inf
+        self.newest = Progress(0, 0, 0, "")
+
+    def __call__(self, progress: Progress) -> None:
+        self.newest, now = progress, time.monotonic()
+        if now - self._last <= 5 and progress.done != progress.total:
+            return
+        self._last = now
+        where = f" ({progress.model})" if progress.model else ""
+        left = progress.seconds_left
+        about = f", about {duration(left)} left" if left else ""
+        self._console.print(
+            f"  {self._name}: {progress.done} of {progress.total} calls{where}{about}",
+            markup=False,
+        )  # fmt: skip
 
 
 def ask_pool(
     run: Run, frozen: asking.Frozen, console: Console
 ) -> tuple[QuestionSet, QuestionSet]:
     """Ask every seat every question, or read what the store has."""
-    last = [0.0]
-
-    def said(progress) -> None:
-        now = time.monotonic()
-        if now - last[0] > 5 or progress.done == progress.total:
-            last[0] = now
-            left = progress.seconds_left
-            about = f", about {duration(left)} left" if left else ""
-            console.print(f"  asked {progress.done}/{progress.total} ({progress.model}){about}",
-                          markup=False)  # fmt: skip
-
     for note in run.notes:
         console.print(note, markup=False)
     out = []
-    first = 0
-    for questions in (run.train_questions, run.heldout_questions):
+    first = calls = stored = 0
+    for name, questions in (("training", run.train_questions), ("held-out", run.heldout_questions)):
+        console.print(f"{name}: {len(questions)} questions to {len(run.registry.seats)} seats",
+                      markup=False)  # fmt: skip
+        said = Said(name, console)
         out.append(
             asking.ask_questions(
                 frozen, questions, run.task, run.families, first_id=first, progress=said,
@@ -93,10 +117,13 @@ def ask_pool(
             )
         )  # fmt: skip
         first += len(questions)
-    counters = frozen.store.counters
+        calls, stored = calls + said.newest.total, stored + said.newest.stored
+    made = frozen.store.counters.calls
+    unasked = calls - stored - made
     console.print(
-        f"feature store {run.store.path}: {counters.hits} read, {counters.calls} language-model "
-        "calls made", markup=False,
+        f"{calls} different calls: {stored} read from the feature store {run.store.path}, {made} "
+        f"language-model calls made" + (f", {unasked} could not be asked" if unasked else ""),
+        markup=False,
     )  # fmt: skip
     spent = frozen.api.budget
     if spent.calls:
@@ -163,11 +190,12 @@ def _main(argv, console: Console, stage: list[str]) -> int:
         train_set, heldout = ask_pool(run, frozen, console)
         api_report.report_missing(folder.path, {"train": train_set, "heldout": heldout}, console)
         asked = time.monotonic()
-        stage.append("training")
+        evaluating = run.mode == "evaluate"
+        stage.append("evaluation" if evaluating else "training")
         trainer = Trainer(run, frozen, train_set)
         states = []
         for seed, base in zip(run.seeds, _folders(run, folder), strict=True):
-            if run.mode == "evaluate":
+            if evaluating:
                 with Checkpoints(base / "checkpoints", read_only=True) as checkpoints:
                     states.append(checkpoints.restore(trainer.fresh(seed)))
                 continue
@@ -187,8 +215,9 @@ def _main(argv, console: Console, stage: list[str]) -> int:
             save_figure(results, figure)
         print_results(results, console)
         console.print(
-            f"asking {asked - begin:.1f} s, training {trained - asked:.1f} s, evaluation "
-            f"{time.monotonic() - trained:.1f} s; results in {folder.results} and {figure}",
+            f"asking {asked - begin:.1f} s, {'restoring' if evaluating else 'training'} "
+            f"{trained - asked:.1f} s, evaluation {time.monotonic() - trained:.1f} s; "
+            f"results in {folder.results} and {figure}",
             markup=False,
         )  # fmt: skip
     return 0

@@ -120,7 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.serve_tiny", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("model", help="folder in Hugging Face format, e.g. checkpoints/algorithmic")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     options = parser.parse_args()

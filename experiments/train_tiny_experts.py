@@ -160,7 +160,9 @@ def train_role(role: Role, workdir: pathlib.Path, out: pathlib.Path, sft: SFTCon
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.train_tiny_experts", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--workdir", default="runs/tiny_experts", type=pathlib.Path)
     parser.add_argument("--out", default="checkpoints", type=pathlib.Path)
     parser.add_argument("--role", choices=sorted(ROLES), action="append")

@@ -145,6 +145,9 @@ def evaluate(run: Run, shape: Shape, states, train_set: QuestionSet, heldout: Qu
         {"grade": outcomes}, heldout.records, shape.pool, run.families,
         replicates=run.evaluation.replicates, train=train_set.records,
         train_query=train_set.queries, test_query=heldout.queries, groups=groups_of(run),
-        notes={"grade_accuracy_by_decision": accuracy, "steps": int(states[0].step)}
+        notes={
+            "grade_accuracy_by_decision": accuracy, "steps": int(states[0].step),
+            "options": bool(np.any(heldout.records.choices)),
+        }
         | api_report.notes(run.registry, heldout, money),
     )  # fmt: skip

@@ -92,6 +92,15 @@ def test_imports_of_gradejax_go_down_only():
     assert not broken, "\n".join(broken)
 
 
+def test_the_public_names_are_listed_and_there():
+    import gradejax
+
+    assert gradejax.__all__ == ["Example", "ExpertSpec", "load_lm", "restore"]
+    assert set(gradejax.__all__) < set(dir(gradejax))
+    for name in gradejax.__all__:
+        assert getattr(gradejax, name).__name__ == name
+
+
 def test_every_layer_is_above_those_it_imports():
     # the table itself has no cycle: sorting by it succeeds
     done, left = set(), dict(MAY_IMPORT)

@@ -123,7 +123,9 @@ def compare(url: str, model: str = "checkpoints/algorithmic", n: int = 12) -> di
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench.api_parity", description=__doc__.split("\n")[0]
+    )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--serve", help="the transformers command of an environment with torch")
     where.add_argument("--url", help="base URL of a server that runs already")

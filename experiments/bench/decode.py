@@ -1,7 +1,7 @@
 """How fast replies are generated, against a peer in the same run: one JSON line.
 
-    python -m experiments.bench.decode --peer transformers --peer-python PY --batch 16
-    python -m experiments.bench.decode --peer tunix --peer-python PY --prompt 256
+    python -m experiments.bench decode --peer transformers --peer-python PY --batch 16
+    python -m experiments.bench decode --peer tunix --peer-python PY --prompt 256
 
 transformers: the SmolLM2-135M shape with random float32 weights (or ``--model DIR``), prompts of 38
 to 50 tokens that begin with the same 27 (a chat template's system prompt), 64 new tokens, greedy.
@@ -25,21 +25,43 @@ import numpy as np
 from experiments.bench.pairs import Worker, interleave, serve
 
 HERE = pathlib.Path(__file__).parent
+FIRST = 3  # ids below are often special
 SYSTEM = 27  # tokens that all chat prompts begin with
+
+
+def vocabulary(model: str | None, longest: int) -> int:
+    """How many ids prompts are drawn from: the model's, or those of SmolLM2's shape.
+
+    Args:
+      model: folder, .gguf file or hub id; None for the random one.
+      longest: tokens of the longest row, prompt and reply.
+
+    Raises:
+      ValueError: the model has no ids to draw, or its context is shorter than the rows.
+    """
+    from gradejax.models.hf_weights import read_config
+
+    config = smollm2_config() if model is None else read_config(model)
+    if config.vocab_size <= FIRST or config.max_positions < longest:
+        raise ValueError(
+            f"{model} has {config.vocab_size} ids and a context of {config.max_positions} tokens; "
+            f"this bench needs more than {FIRST} ids and rows of {longest} tokens"
+        )
+    return config.vocab_size
 
 
 def chat_prompts(count: int, vocab: int) -> list[list[int]]:
     """Random ids in the form of a chat template: a common beginning, 11 to 23 of their own."""
     rng = np.random.default_rng(0)
-    system = rng.integers(3, vocab, SYSTEM).tolist()
-    return [system + rng.integers(3, vocab, 11 + i % 13).tolist() for i in range(count)]
+    system = rng.integers(FIRST, vocab, SYSTEM).tolist()
+    return [system + rng.integers(FIRST, vocab, 11 + i % 13).tolist() for i in range(count)]
 
 
 def group_prompts(count: int, length: int, vocab: int) -> list[list[int]]:
     """BOS and random ids, half to the whole of ``length`` tokens."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(length // 2, length, count)
-    return [[1, *rng.integers(3, vocab, n - 1).tolist()] for n in sizes]
+    return [[1, *rng.integers(FIRST, vocab, n - 1).tolist()] for n in sizes]
 
 
 def smollm2_config():
@@ -161,7 +183,9 @@ def ours(args) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench decode", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--peer", choices=["transformers", "tunix", "none"], default="none")
     parser.add_argument("--peer-python", help="a Python that has the peer")
     parser.add_argument("--batch", type=int, default=16, help="prompts (transformers)")
@@ -181,8 +205,11 @@ def main(argv: list[str] | None = None) -> None:
     if args.peer != "none" and not args.peer_python:
         parser.error(f"--peer {args.peer} needs --peer-python, a Python that has it")
     tunix = args.peer == "tunix"
+    if tunix:
+        prompts = group_prompts(8, args.prompt, 1024)
+    else:
+        prompts = chat_prompts(args.batch, vocabulary(args.model, SYSTEM + 23 + args.new))
     with tempfile.TemporaryDirectory() as folder:
-        prompts = group_prompts(8, args.prompt, 1024) if tunix else chat_prompts(args.batch, 49152)
         path = pathlib.Path(folder) / "prompts.json"
         path.write_text(json.dumps(prompts), encoding="utf-8")
         if not tunix and args.model is None:

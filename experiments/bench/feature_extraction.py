@@ -67,7 +67,9 @@ def measure(frozen: asking.Frozen, n: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench.feature_extraction", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--questions", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=256, help="rows generated at once")
     parser.add_argument("--warm", action="store_true", help="compile before, by asking once")

@@ -50,7 +50,9 @@ def replies(kind: str, n: int, words: int, rng: random.Random) -> list[tuple[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench.grade_speed", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--replies", type=int, default=10_000)
     parser.add_argument("--words", type=int, default=120)
     parser.add_argument("--formulas", type=int, default=200)

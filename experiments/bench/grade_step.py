@@ -22,7 +22,9 @@ from gradejax.systems.grade import fit
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench.grade_step", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--config", default="experiments/configs/grade_tiny.py")
     parser.add_argument("--steps", type=int, default=200)
     args, overrides = parser.parse_known_args()

@@ -52,7 +52,9 @@ def share_of_products(config: DecoderConfig, adapters: int, rank: int, prompt: i
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench lora", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=44)
     parser.add_argument("--new", type=int, default=64)

@@ -42,7 +42,9 @@ def replies_of(folder: pathlib.Path, prompts, max_new_tokens: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench.parity_ours", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--checkpoints", default="checkpoints", type=pathlib.Path)
     parser.add_argument("--out", default="runs/parity.json", type=pathlib.Path)
     parser.add_argument("--questions", default=60, type=int)

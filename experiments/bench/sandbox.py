@@ -19,7 +19,9 @@ from gradejax.tasks.sandbox import Limits, check
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench.sandbox", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--data", required=True, help="folder with humaneval.test.jsonl")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--row", type=int, default=1000, help="checks in a row, to look for leaks")

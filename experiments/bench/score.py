@@ -1,7 +1,7 @@
 """How fast log-probabilities and adapter gradients come, and in what memory: one JSON line.
 
-    python -m experiments.bench.score --peer transformers --peer-python PY
-    python -m experiments.bench.score --prompts 2 --samples 4 --memory
+    python -m experiments.bench score --peer transformers --peer-python PY
+    python -m experiments.bench score --prompts 2 --samples 4 --memory
 
 The SmolLM2-135M shape (random float32 weights, or ``--model DIR``), completions of 32 tokens to
 prompts of 256, the sum of the completions' log-probabilities and its gradient by adapters of rank 8
@@ -20,7 +20,7 @@ import tempfile
 
 import numpy as np
 
-from experiments.bench.decode import _save_random, smollm2_config
+from experiments.bench.decode import FIRST, _save_random, smollm2_config, vocabulary
 from experiments.bench.pairs import Worker, interleave, serve
 
 HERE = pathlib.Path(__file__).parent
@@ -147,7 +147,9 @@ def ours(args) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench score", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--peer", choices=["transformers", "none"], default="none")
     parser.add_argument("--peer-python", help="a Python that has the peer")
     parser.add_argument("--prompts", type=int, default=2)
@@ -169,10 +171,12 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--peer {args.peer} needs --peer-python, a Python that has it")
     out = {"bench": "score", "peer": args.peer, "prompts": args.prompts, "samples": args.samples,
            "prompt": args.prompt, "scored": args.scored, "whole": args.whole}  # fmt: skip
+    vocab = vocabulary(args.model, args.prompt + args.scored)
     with tempfile.TemporaryDirectory() as folder:
         rng = np.random.default_rng(0)
-        prompts = np.repeat(rng.integers(3, 49152, (args.prompts, args.prompt)), args.samples, 0)
-        ends = rng.integers(3, 49152, (args.prompts * args.samples, args.scored))
+        prompts = rng.integers(FIRST, vocab, (args.prompts, args.prompt))
+        prompts = np.repeat(prompts, args.samples, 0)
+        ends = rng.integers(FIRST, vocab, (args.prompts * args.samples, args.scored))
         path = pathlib.Path(folder) / "rows.json"
         path.write_text(json.dumps(np.concatenate([prompts, ends], 1).tolist()), encoding="utf-8")
         if args.model is None:

@@ -39,6 +39,7 @@ COMPARED_WITH = (
     "oracle",
 )
 COSTS = ("agents", "depth", "tokens", "active_params")
+_COLUMNS = 8  # families shown beside the costs; more would make the table unreadable
 
 
 def build_results(
@@ -202,7 +203,7 @@ def write_json(results: Mapping, path: str | os.PathLike) -> None:
 def results_table(results: Mapping) -> Table:
     """The systems, best first; accuracies in percent."""
     systems = results["systems"]
-    families = list(next(iter(systems.values()))["by_family"])
+    families = shown_families(results)
     partial = any(entry["coverage"] != 1 for entry in systems.values())
     title = f"{results['questions']} questions, 95% bootstrap intervals over questions"
     table = Table(title=title, box=box.SIMPLE_HEAD)
@@ -239,6 +240,31 @@ def results_table(results: Mapping) -> Table:
     return table
 
 
+def shown_families(results: Mapping) -> list[str]:
+    """The families that get a column: those with a question here, or none when there are many.
+
+    Training questions may have families of which none is held out.
+    """
+    by_family = next(iter(results["systems"].values()))["by_family"]
+    there = [name for name, entry in by_family.items() if entry["questions"]]
+    return there if len(there) <= _COLUMNS else []
+
+
+def sentences(results: Mapping) -> list[str]:
+    """What a reader of the table must know."""
+    out = []
+    by_family = next(iter(results["systems"].values()))["by_family"]
+    there = sum(bool(entry["questions"]) for entry in by_family.values())
+    if there > _COLUMNS:
+        out.append(f"accuracy by each of the {there} families is in results.json")
+    if results["notes"].get("options") and {"grade", "oracle"} <= set(results["systems"]):
+        out.append(
+            "the questions have options: grade may choose one that no expert named, so it can "
+            "exceed the oracle, which is right where some expert is"
+        )
+    return out
+
+
 def differences_table(results: Mapping) -> Table:
     """Paired differences in percentage points."""
     table = Table(title="paired differences, percentage points", box=box.SIMPLE_HEAD)
@@ -258,6 +284,8 @@ def print_results(results: Mapping, console: Console | None = None) -> None:
     if not console.is_terminal and not console.record:
         console.width = max(console.width, 160)
     console.print(results_table(results))
+    for sentence in sentences(results):
+        console.print(sentence, markup=False)
     if results["differences"]:
         console.print(differences_table(results))
 

@@ -54,8 +54,8 @@ def load_local(spec: ExpertSpec) -> LoadedModel:
     # A name whose parent folder exists is a path with a typo, not a model on the hub.
     if not path.exists() and path.parent != Path(".") and path.parent.is_dir():
         choices = sorted(str(p) for p in path.parent.iterdir() if (p / "config.json").is_file())
-        raise ValueError(f"expert {spec.name!r}: no model folder {spec.model!r}; "
-                         f"choose from {choices}")
+        there = f"choose from {choices}" if choices else f"{str(path.parent)!r} holds no model"
+        raise ValueError(f"expert {spec.name!r}: no model folder {spec.model!r}; {there}")
     try:
         checkpoint = load_checkpoint(spec.model, dtype=jnp.dtype(spec.dtype),
                                      revision=spec.revision)

@@ -9,6 +9,7 @@ from typing import Any
 from gradejax.generation.gguf_tokenizer import tokenizer_of_gguf
 from gradejax.models.config import ids_of
 
+_NO_LIMIT = int(1e30)  # transformers' own number for "no limit is known"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
@@ -33,7 +34,11 @@ def load_tokenizer(path: str | pathlib.Path):
     # around the file's vocabulary: other ids than the model was trained with.
     reader = PreTrainedTokenizerFast if (folder / "tokenizer.json").exists() else AutoTokenizer
     try:
-        return reader.from_pretrained(str(folder), local_files_only=True)
+        # Lengths are checked against the model's context; its own warning, said once a process of
+        # the first long text that is counted, helps nobody.
+        return reader.from_pretrained(
+            str(folder), local_files_only=True, model_max_length=_NO_LIMIT
+        )
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
 

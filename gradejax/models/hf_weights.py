@@ -75,6 +75,11 @@ def _open(path: pathlib.Path) -> tuple[DecoderConfig, WeightFiles, set[int]]:
     return config, WeightFiles((*weights.files, path / "config.json"), weights.tensors), stops
 
 
+def read_config(path_or_id: str | pathlib.Path, *, revision: str | None = None) -> DecoderConfig:
+    """The shape of a model, without its weights; raises as `load_checkpoint` does."""
+    return _open(resolve(path_or_id, revision))[0]
+
+
 def load_checkpoint(
     path_or_id: str | pathlib.Path, dtype=jnp.float32, *, revision: str | None = None
 ) -> Checkpoint:

@@ -16,7 +16,7 @@ from gradejax.experts.api import OpenAIProvider
 from gradejax.experts.ask import Query, Request, ask, ask_all
 from gradejax.experts.budget import Budget, Limits
 from gradejax.experts.features import FeatureStore
-from gradejax.experts.keys import content_key
+from gradejax.experts.keys import canonical_json, content_key
 from gradejax.experts.local import LocalProvider
 from gradejax.experts.model_pool import LoadedModel, ModelPool
 from gradejax.experts.registry import ExpertRegistry
@@ -145,6 +145,40 @@ def fits(frozen: Frozen, example: Example, task: Task) -> bool:
     except PromptTooLong:
         return False
     return True
+
+
+def check_lengths(frozen: Frozen, examples: Sequence[Example], task: Task) -> None:
+    """Refuse questions whose prompt does not fit a seat's model, before anything is asked.
+
+    Servers count for themselves, so seats behind APIs are left out.
+
+    Raises:
+      PromptTooLong: the first such question and seat, and how many prompts are too long in all.
+    """
+    head = frozen.registry.orchestrator
+    local = [spec for spec in frozen.registry.seats if not spec.remote]
+    first, count = None, 0
+    seen: dict[tuple, PromptTooLong | None] = {}
+    for example in examples:
+        query = messages_of(example, task)
+        for spec in local:
+            messages = spec.messages(query.orchestrator if spec is head else query.expert)
+            # seats that differ by their seed alone have one prompt
+            key = (spec.identity, spec.chat_template, spec.max_new_tokens, canonical_json(messages))
+            if key not in seen:
+                seen[key] = None
+                try:
+                    prompt = frozen.provider.render(spec, messages)
+                    frozen.provider.encode(spec, prompt, example.id)
+                except PromptTooLong as error:
+                    seen[key] = error
+            if seen[key] is not None:
+                first, count = first or seen[key], count + 1
+    if first is not None:
+        raise PromptTooLong(
+            f"{first} ({count} such calls in all; shorten the questions, lower max_new_tokens, or "
+            "leave them out with on_long='missing')"
+        )
 
 
 def _cached(frozen: Frozen, kind: str, texts: Sequence[str], compute: Callable, **facts):

@@ -130,7 +130,7 @@ def make_task(name: str, kind: str, format_slot: Callable[[Example], str]) -> Ta
 
     return Task(
         name, format_slot, own.extract, own.canonical, grade, own.strict, own.same,
-        None if own.compared is None else compared,
+        None if own.compared is None else compared, needs_choices=kind == "choice",
     )  # fmt: skip
 
 

@@ -138,6 +138,8 @@ class Task:
       same: (canonical, canonical) -> are both one answer although their canonicals differ
         ("1/\\sqrt{2}" and "\\sqrt{2}/2")? None where canonicals decide. Costs a comparison.
       compared: (answer, example) -> could the answer be compared with the gold at all?
+      needs_choices: replies are read against an item's options; one without them cannot be asked.
+      needs_meta: entries of an item's `meta` without which no reply to it can be read.
     """
 
     name: str
@@ -148,6 +150,8 @@ class Task:
     strict: Callable[[str, Example], str | None] | None = None
     same: Callable[[str, str], bool] | None = None
     compared: Callable[[str, Example], bool] | None = None
+    needs_choices: bool = False
+    needs_meta: tuple[str, ...] = ()
 
     def judge(self, reply_text: str | None, finish_reason: str | None, example: Example) -> Judged:
         """Reads and grades one reply.

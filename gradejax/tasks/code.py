@@ -81,5 +81,6 @@ def make_code_task(name: str, format_slot: Callable[[Example], str]) -> CodeTask
     two, so only what the tests found right is one candidate.
     """
     return CodeTask(
-        name, format_slot, extract_code, canonical_code, grade_code, same=lambda a, b: False
+        name, format_slot, extract_code, canonical_code, grade_code, same=lambda a, b: False,
+        needs_meta=("entry_point", "test"),
     )

@@ -59,7 +59,7 @@ def load_task(
     family = _family(path.stem)
     examples = load_jsonl(path, family=family)
     own_kind, slot = FAMILIES.get(family, (None, None))
-    kind = kind or own_kind or infer_kind(examples)
+    kind = kind or own_kind or infer_kind(examples, path)
     _check_kind(kind, examples, path)
     slot = slot or ("choice" if kind == "choice" else "open")
     return Benchmark(make_task(family, kind, FORMATS[slot]), examples)
@@ -67,6 +67,8 @@ def load_task(
 
 def load_jsonl(path: str | os.PathLike, *, family: str = "") -> tuple[Example, ...]:
     """Reads the items of one file; extras of a line go to `Example.meta`.
+
+    An item's family is its own `family`, `subject` or `category`, else the one given.
 
     Every fault is a ValueError with file and line: a torn line, a missing key, a wrong type, a
     duplicate id, an answer that is not among the choices; also a file without items.
@@ -93,21 +95,28 @@ def load_jsonl(path: str | os.PathLike, *, family: str = "") -> tuple[Example, .
             index = _choose(readings[number], letters, texts, row, f"{path}:{number}")
             choices, answer = tuple(choices), LETTERS[index]
         meta = {key: value for key, value in row.items() if key not in KEYS}
+        own = _own_family(row) or family
         examples.append(
-            Example(row["id"], row["question"], choices, answer, family, path.name, meta=meta)
+            Example(row["id"], row["question"], choices, answer, own, path.name, meta=meta)
         )
     return tuple(examples)
 
 
-def infer_kind(examples: Sequence[Example]) -> str:
-    """The answer kind that items show: choice, else number when every gold is one, else text."""
-    with_choices = [example.choices is not None for example in examples]
-    if any(with_choices) and not all(with_choices):
-        odd = examples[with_choices.index(not with_choices[0])]
+def infer_kind(examples: Sequence[Example], where: str | os.PathLike = "the items") -> str:
+    """The answer kind that items show: choice, else number when every gold is one, else text.
+
+    Raises:
+      ValueError: some have choices and some have none; names `where` they are from.
+    """
+    closed = [example.id for example in examples if example.choices is not None]
+    opened = [example.id for example in examples if example.choices is None]
+    if closed and opened:
         raise ValueError(
-            f"expected all items with choices or all without, got both (see id {odd.id!r})"
+            f"{where}: expected all items with choices or all without, got {len(closed)} with "
+            f"(such as id {closed[0]!r}) and {len(opened)} without (such as id {opened[0]!r}); "
+            "split them into two files and run each by itself, or leave one kind out"
         )
-    if all(with_choices):
+    if closed:
         return "choice"
     return "number" if all(is_plain_number(example.answer) for example in examples) else "text"
 
@@ -171,7 +180,8 @@ def resolve_path(source: str | os.PathLike, split: str | None = None) -> Path:
     path = Path(folder) / f"{name}.jsonl"
     if not path.is_file():
         there = sorted(p.name.removesuffix(".jsonl") for p in Path(folder).glob("*.jsonl"))
-        raise ValueError(f"no benchmark {name!r} in {folder}; choose from {there}")
+        choose = f"choose from {there}" if there else "there is no .jsonl file in it"
+        raise ValueError(f"no benchmark {name!r} in {folder}; {choose}")
     return path
 
 
@@ -221,6 +231,11 @@ def _parse_line(line: str, where: str) -> dict[str, Any]:
             f"got {choices!r}"
         )
     return row
+
+
+def _own_family(row: dict[str, Any]) -> str | None:
+    names = (row.get(key) for key in ("family", "subject", "category"))
+    return next((n.strip() for n in names if isinstance(n, str) and n.strip()), None)
 
 
 def _no_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

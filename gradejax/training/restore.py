@@ -13,6 +13,7 @@ from gradejax.experts.features import FeatureStore
 from gradejax.systems import SYSTEMS, asking
 from gradejax.systems.description import registry_of, task_of
 from gradejax.systems.grade.describe import abstract_state, shape_of
+from gradejax.systems.grade.show import Origin
 from gradejax.systems.grade.system import Anchors, GradeSystem
 from gradejax.tasks.base import Example
 from gradejax.training.checkpoint import CheckpointError, Checkpoints
@@ -66,11 +67,13 @@ def restore(path: str | os.PathLike, *, step: int | None = None,
             )  # fmt: skip
         shape = shape_of(meta, frozen.pool(), frozen.trunk.model.config)
         state = checkpoints.restore(abstract_state(shape, frozen.trunk.params), step)
+        reached = checkpoints.latest_step() if step is None else int(step)
     anchors, without = load_anchors(folder, shape.pool.widths)
+    others = tuple(sorted(p.name for p in folder.glob("seed_*") if p.is_dir()))
     return GradeSystem(
         frozen=frozen, task=task_of(meta["task"]), shape=shape, params=state.params,
         memory=state.memory, calibration=state.calibration, anchors=anchors,
-        without_anchors=without,
+        without_anchors=without, origin=Origin(str(folder), meta.get("seed"), reached, others),
     )  # fmt: skip
 
 

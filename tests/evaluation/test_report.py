@@ -180,3 +180,37 @@ def test_table_says_what_the_results_say(two):
         f"{100 * a1.correct.mean():.1f}" in text and "grade - best_single" in text and "1K" in text
     )
     assert "coverage" not in text  # everything is covered: the column would only take room
+
+
+def test_only_families_of_these_questions_get_a_column(two):
+    _, _, a1, a2 = two
+    results = report.build_results(
+        {"grade": [a1], "best_single": [a2]}, ["easy", "hard", "of training only"], replicates=50
+    )
+    assert report.shown_families(results) == ["easy", "hard"]
+    console = Console(width=200, record=True, file=io.StringIO())
+    report.print_results(results, console)
+    assert "n/a" not in console.export_text()
+
+
+def test_many_families_are_left_to_the_file(two):
+    _, _, a1, a2 = two
+    many = dataclasses.replace(a1, family=np.arange(30) % 12)
+    names = [f"f{i}" for i in range(12)]
+    results = report.build_results({"grade": [many]}, names, replicates=50)
+    assert report.shown_families(results) == []
+    assert report.sentences(results) == ["accuracy by each of the 12 families is in results.json"]
+
+
+def test_with_options_the_table_says_that_the_oracle_can_be_exceeded(two):
+    _, _, a1, a2 = two
+    said = "grade may choose one that no expert named"
+    for notes, systems, there in (
+        ({"options": True}, {"grade": [a1], "oracle": [a2]}, True),
+        ({"options": False}, {"grade": [a1], "oracle": [a2]}, False),
+        ({"options": True}, {"grade": [a1]}, False),
+    ):
+        results = report.build_results(systems, ["easy", "hard"], notes=notes, replicates=50)
+        console = Console(width=200, record=True, file=io.StringIO())
+        report.print_results(results, console)
+        assert (said in console.export_text()) is there

@@ -39,8 +39,17 @@ def test_the_front_reports_and_judges(small, capsys):
     """At a megabyte the interpreter's own growth is above any ratio, so the status is 1."""
     with pytest.raises(SystemExit) as stopped:
         load.main(["--format", "sharded", "--untied", "--dtype", "bfloat16", "--megabytes", "1"])
-    result = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    result = json.loads(said.out)
+    assert "above the wanted 1.2; below 100 MB what loading itself needs outweighs" in said.err
     assert result["bench"] == "load" and result["format"] == "sharded" and not result["tied"]
     assert 0.4 < result["model_mb"] < 0.6  # half of a megabyte of float32
     assert result["peak_growth_mb"] > 0 and result["seconds"] > 0
     assert stopped.value.code == int(result["ratio"] > result["wanted"]) == 1
+
+
+def test_a_model_that_is_not_there_is_said(capfd):
+    with pytest.raises(SystemExit) as stopped:
+        load.main(["--folder", "no/such"])
+    said = capfd.readouterr().err
+    assert stopped.value.code == 1 and said.startswith("error: ") and "Traceback" not in said

@@ -104,13 +104,35 @@ def test_one_file_is_checked_as_two_are(tmp_path):
     settings = [("task.name", "jsonl"), ("task.path", f"{tmp_path}/mine.jsonl")]
     for rows, said in (
         ([row(1, "same?"), row(2, "Same?")], "config.task.path: all 2 questions"),
-        ([row(1, choices=["x", "x"], answer="A"), row(2, choices=["x", "y"], answer="A")],
-         "config.task.path: in 1 questions .* right option stands among .*: 1"),
+        ([row(1, choices=["x", "x"], answer="A"), row(2, choices=["y", "y"], answer="B")],
+         "config.task.path: in all 2 questions .* right option stands among .*: 2 .1, 2."),
+        ([row(1), row(2, choices=["x", "y"], answer="A")],
+         "config.task.path: .*mine.jsonl: expected all items .* 1 with .* '2'.* 1 without .* '1'"),
         ([row(1), row(2, answer="")], "config.task.path: .*mine.jsonl:2: "),
     ):  # fmt: skip
         (tmp_path / "mine.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
         with pytest.raises(ConfigError, match=said):
             built(*settings)
+
+
+def test_items_with_two_right_options_are_left_out_and_counted(tmp_path):
+    rows = [row(i, choices=["x", "y"], answer="A") for i in range(12)]
+    rows[3]["choices"] = rows[8]["choices"] = ["x", " X"]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    run = built(("task.name", "jsonl"), ("task.path", f"{tmp_path}/mine.jsonl"))
+    kept = {e.id.split("/")[1] for e in (*run.train_questions, *run.heldout_questions)}
+    assert kept == {str(i) for i in range(12)} - {"3", "8"}
+    assert any("of 12 questions these are left out" in n and "2 (3, 8)" in n for n in run.notes)
+    run = built(*files(tmp_path, rows[:6], rows[6:]))
+    assert len(run.train_questions) == len(run.heldout_questions) == 5
+    assert sum("left out" in note for note in run.notes) == 2
+
+
+def test_families_are_the_items_own_or_the_tasks_name_never_two_files_names(tmp_path):
+    run = built(*files(tmp_path, [row(1), row(2)], [row(9)]))
+    assert run.families == (run.task_entry["name"],)
+    run = built(*files(tmp_path, [row(1, subject="a"), row(2, subject="b")], [row(9, subject="b")]))
+    assert run.families == ("a", "b")
 
 
 def test_few_questions_of_one_file_will_do_for_anchors_but_not_for_fixed_k(tmp_path):

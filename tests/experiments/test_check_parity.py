@@ -89,9 +89,14 @@ def test_without_torch(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
     )
-    assert "torch cannot be imported here. Install" in run(["--model", str(ROOT / "qwen2")])
+    said = run(["--model", str(ROOT / "qwen2")])
+    assert said.startswith("error: ") and "torch cannot be imported here. Install" in said
 
 
 def test_text_needs_a_tokenizer(torch_is_us):
-    with pytest.raises(ValueError, match="has no tokenizer; leave --text out"):
-        check_parity.main(["--model", str(ROOT / "qwen2"), "--text", "hello"])
+    said = run(["--model", str(ROOT / "qwen2"), "--text", "hello"])
+    assert said.startswith("error: ") and "has no tokenizer; leave --text out" in said
+
+
+def test_a_model_that_is_not_there_is_an_error_in_words(torch_is_us):
+    assert run(["--model", "no/such/folder"]).startswith("error: ")

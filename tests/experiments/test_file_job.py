@@ -4,6 +4,9 @@ import json
 import os
 import pathlib
 
+import pytest
+
+import gradejax
 from experiments import run
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -47,6 +50,13 @@ def test_nothing_breaks_and_what_is_left_out_is_said(tmp_path, capsys):
     results = json.loads((tmp_path / "run/results.json").read_text())
     assert results["questions"] == 4
     assert 0 <= results["systems"]["grade"]["accuracy"] <= 1
+    assert "grade may choose one that no expert named, so it can exceed the oracle" in out
+    # a restored system takes its questions with their options only
+    system = gradejax.restore(tmp_path / "run")
+    (answer,) = system.answer([{"question": "Which?", "choices": ["one", "two", "three"]}])
+    assert answer.text in "ABC"
+    with pytest.raises(ValueError, match="chooses among options"):
+        system.answer(["Which?"])
     # the run can be restored by itself: its task, its anchors, its questions' kinds
     anchors = next((tmp_path / "run").glob("anchors*.json"))
     assert len(json.loads(anchors.read_text())) == 6

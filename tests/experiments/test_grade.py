@@ -32,8 +32,8 @@ def graded(capsys, rows, folder, *options):
     code = main([str(path), *options])
     said = capsys.readouterr()
     lines = [json.loads(line) for line in said.out.splitlines()]
-    verdicts = [line for line in lines if "counts" not in line]
-    return code, verdicts, {x["benchmark"]: x for x in lines if "counts" in x}, said.err
+    verdicts = [line for line in lines if "id" in line]
+    return code, verdicts, {x["benchmark"]: x for x in lines if "id" not in x}, said.err
 
 
 def test_all_verdicts_of_published_logs_are_matched_or_explained(shared, tmp_path, capsys):
@@ -132,7 +132,11 @@ def test_five_outcomes_and_both_readings(tmp_path, capsys):
         "correct": 2, "wrong": 1, "no_answer": 3, "truncated": 1, "missing": 2
     }  # fmt: skip
     assert counts["gsm8k"]["strict_counts"]["correct"] == 1
-    assert counts["gsm8k"]["accuracy"] == pytest.approx(2 / 7, abs=1e-6)  # missing left out
+    accuracy = counts["gsm8k"]["accuracy"]  # missing left out
+    assert accuracy == {
+        "strict": pytest.approx(1 / 7, abs=1e-6), "flexible": pytest.approx(2 / 7, abs=1e-6)
+    }  # fmt: skip
+    assert "ids" not in counts["gsm8k"]  # no folder, nothing to find
 
 
 def test_without_data_letters_are_limited_by_the_benchmark(tmp_path, capsys):

@@ -90,20 +90,28 @@ def test_a_second_run_calls_no_model_and_changes_nothing(done, tmp_path, capsys,
     workdir, store = done
     args = arguments(tmp_path / "again", store, "--config.train.steps=6")
     assert run.main(args) == 0
-    assert "0 language-model calls made" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "training: 48 questions to 7 seats" in said
+    assert "held-out: 24 questions to 7 seats" in said
+    assert "training: 336 of 336 calls" in said and "held-out: 168 of 168 calls" in said
+    # what was asked is what was read and what was made
+    assert "504 different calls: 504 read from the feature store" in said
+    assert "0 language-model calls made" in said and "()" not in said
     same(checkpoint(tmp_path / "again").params, checkpoint(workdir).params)
     assert read_metrics(tmp_path / "again/metrics.jsonl") == read_metrics(workdir / "metrics.jsonl")
     one, two = (json.loads((w / "results.json").read_text()) for w in (workdir, tmp_path / "again"))
     assert one["systems"] == two["systems"]
 
 
-def test_evaluate_only_gives_the_same_figures(done, monkeypatch):
+def test_evaluate_only_gives_the_same_figures(done, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     workdir, store = done
     before = json.loads((workdir / "results.json").read_text())
     args = arguments(workdir, store, "--config.train.steps=6", "--config.mode=evaluate")
     assert run.main(args) == 0
     assert json.loads((workdir / "results.json").read_text())["systems"] == before["systems"]
+    last = capsys.readouterr().out.rsplit("asking ", 1)[1]
+    assert "training" not in last and "restoring" in last
 
 
 def test_more_steps_go_on_exactly(done, tmp_path, monkeypatch):
@@ -191,15 +199,42 @@ def test_any_jsonl_file_can_be_the_benchmark(done, tmp_path, monkeypatch, capsys
     assert "train" in capsys.readouterr().out  # training questions among the held-out ones
 
 
-def test_the_readme_example_runs(done, monkeypatch):
+def test_a_long_held_out_prompt_is_found_before_anything_is_asked(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    for split, times in (("train", 1), ("heldout", 400)):
+        rows = [
+            {"id": f"{split}{i}", "question": f"{split} {i}" + " + 1" * times, "choices": None,
+             "answer": "2"} for i in range(4)
+        ]  # fmt: skip
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    args = arguments(
+        tmp_path / "run", tmp_path / "store", "--config.task.name=sums",
+        f"--config.task.train_file={tmp_path}/train.jsonl",
+        f"--config.task.heldout_file={tmp_path}/heldout.jsonl", "--config.grade.anchors=4",
+        "--config.store.on_long=error",
+    )  # fmt: skip
+    assert run.main(args) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "question 'heldout/heldout0'" in said and "28 such calls in all" in said
+    assert "training:" not in said and not list((tmp_path / "store").iterdir())
+    assert not (tmp_path / "run/config.json").exists()
+
+
+def test_the_readme_examples_run(done, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    example = next(b for b in blocks if "gradejax.restore" in b)
-    scope = {}
-    exec(example.replace("runs/grade_tiny", str(done[0])), scope)  # noqa: S102
-    answers = scope["answers"]
-    assert len(answers) == 2
+    scopes = []
+    for example in (b for b in blocks if "gradejax.restore" in b):
+        scopes.append({})
+        exec(example.replace("runs/grade_tiny", str(done[0])), scopes[-1])  # noqa: S102
+    answers = next(scope["answers"] for scope in scopes if "answers" in scope)
+    assert len(answers) == 4
     for answer in answers:
         assert answer.trace.asked and 0 <= answer.probability <= 1
         assert set(answer.trace.votes) == set(answer.trace.asked)
         assert set(answer.trace.kept) <= set(answer.trace.asked)
+    decision = next(scope["decision"] for scope in scopes if "decision" in scope)
+    assert decision.asked.shape == (1, 7)
+    capsys.readouterr()
+    assert f"workdir: {done[0]}" in repr(scopes[0]["system"])
+    assert "seed: 0, step 6" in repr(scopes[0]["system"])

@@ -161,6 +161,11 @@ def test_a_missing_folder_lists_the_models_beside_it(folder):
         ModelPool().get(ExpertSpec(name="A1", model=str(folder / "maths")))
 
 
+def test_a_missing_folder_among_no_models_offers_no_empty_choice(tmp_path):
+    with pytest.raises(ValueError, match="no model folder '.*/maths'; '.*' holds no model$"):
+        ModelPool().get(ExpertSpec(name="A1", model=str(tmp_path / "maths")))
+
+
 def test_a_hub_id_is_asked_for_by_its_revision(folder, monkeypatch):
     asked = []
 

@@ -196,3 +196,12 @@ def test_digest_changes_with_what_makes_ids(tmp_path):
     text = file.read_text().replace('"What": 6', '"What": 66').replace('"is": 7', '"is": 6')
     file.write_text(text.replace('"What": 66', '"What": 7'))
     assert Chat(load_tokenizer(swapped)).digest != one
+
+
+def test_a_long_text_is_counted_without_a_warning(tmp_path, caplog):
+    """Lengths are checked against the context; transformers' own sentence would be noise."""
+    write_tokenizer(tmp_path, model_max_length=8)
+    chat = Chat(load_tokenizer(tmp_path), template=TEMPLATE)
+    with caplog.at_level("WARNING"):
+        assert len(chat.encode([{"role": "user", "content": "7 + " * 20}])) > 40
+    assert not caplog.records

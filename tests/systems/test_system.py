@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -16,8 +17,11 @@ from gradejax.systems.description import pool_entries, registry_of
 from gradejax.systems.grade import fit
 from gradejax.systems.grade.config import GradeConfig
 from gradejax.systems.grade.network import Shape
+from gradejax.systems.grade.show import Origin
 from gradejax.systems.grade.system import NOBODY, Anchors, GradeSystem
+from gradejax.tasks.answers import make_task
 from gradejax.tasks.base import Example
+from gradejax.tasks.prompts import FORMATS
 from gradejax.tasks.reasoning_gym import FAMILIES, ReasoningGymTask
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -112,6 +116,15 @@ def test_plain_text_questions_and_bad_ones(made):
         system.answer(["2 + 3 ="], abstain_below=2)
 
 
+def test_a_bare_text_is_asked_as_the_questions_trained_on(made):
+    """In other words the experts, trained on one form of prompt, answer other things."""
+    system, known = made
+    pairs = zip(system.answer([e.question for e in known.examples]),
+                system.answer(known.examples), strict=True)  # fmt: skip
+    for bare, whole in pairs:
+        assert (bare.trace.asked, bare.trace.tokens) == (whole.trace.asked, whole.trace.tokens)
+
+
 def test_swapping_the_same_weights_keeps_the_adapter(made):
     system, _ = made
     spec = dataclasses.replace(system.frozen.registry["A2"], seed=9)
@@ -134,7 +147,7 @@ def test_swapping_another_width_fits_a_map(made):
     # The orchestrator's model (another width) takes B3's seat.
     spec = dataclasses.replace(system.frozen.registry.orchestrator, manager=None)
     with pytest.warns(UserWarning, match="held-out anchors"):
-        swapped, report = system.swap("B3", spec)
+        swapped, report = system.swap("B3", spec, force=True)
     assert report["align"] == "ridge" and report["penalty"] > 0
     assert swapped.shape.pool.widths[5] == swapped.shape.pool.widths[6]
     answers = swapped.answer(known.examples[:3])
@@ -169,7 +182,7 @@ def test_agents_with_one_model_share_one_tree(made):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"questions": None}, "expects a list of questions; got None"),
+        ({"questions": None}, "expected a list of questions; got None"),
         ({"questions": ["1 + 1 ="], "batch_size": 0}, "batch_size must be .* at least 1, got 0"),
         ({"questions": ["1 + 1 ="], "batch_size": 2.0}, "batch_size must be a whole number"),
         ({"questions": ["1 + 1 ="], "abstain_below": "a"}, r"abstain_below .* \[0, 1\], got 'a'"),
@@ -230,7 +243,8 @@ class Unasked:
         ({"held_out": 1.0}, r"held_out must be a share in \[0, 1\), got 1.0"),
         ({"held_out": -0.1}, "held_out must be a share"),
         ({"held_out": "a"}, "held_out must be a share"),
-        ({"spec": "checkpoints/logic"}, "expects an ExpertSpec"),
+        ({"spec": 3}, "expects a gradejax.ExpertSpec or the path of a model's folder, got 3"),
+        ({"spec": "no/such"}, "there is no model folder 'no/such'; .* pass a gradejax.ExpertSpec"),
         ({"align": "keep", "seat": "B3"}, "align='keep' needs features of width"),
         ({"seat": "Z"}, "unknown expert 'Z'"),
     ],
@@ -252,6 +266,96 @@ def test_a_swap_without_held_out_anchors_measures_nothing(made):
     small = dataclasses.replace(system.frozen.registry.orchestrator, manager=None)
     _, report = system.swap("B3", small, held_out=0)
     assert report["align"] == "ridge" and np.isnan(report["held_out_r2"])
+
+
+def test_a_folder_is_asked_as_the_replaced_expert_was(made):
+    system, _ = made
+    folder = system.frozen.registry["A1"].model  # the same weights
+    for path in (folder, pathlib.Path(folder)):
+        swapped, report = system.swap("A1", path)
+        assert report["align"] == "keep" and report["held_out_r2"] == pytest.approx(1.0)
+        assert swapped.frozen.registry["A1"] == system.frozen.registry["A1"]
+
+
+def test_an_adapter_that_explains_nothing_is_refused(made, tmp_path):
+    """Another model of the same width: its states under the old adapter are noise."""
+    system, _ = made
+    old, models = system.frozen.registry["A1"], system.frozen.models
+    there = len(models)
+    folder = shutil.copytree(system.frozen.registry["B1"].model, tmp_path / "other")
+    with pytest.raises(ValueError, match=r"swap of 'A1' refused: .* R² of -\d+\.\d+ .*force=True"):
+        system.swap("A1", folder)
+    assert system.frozen.registry["A1"] == old and len(models) == there
+    with pytest.warns(UserWarning, match="held-out anchors"):
+        swapped, report = system.swap("A1", folder, force=True)
+    assert report["align"] == "keep" and report["held_out_r2"] < 0
+    new = swapped.frozen.registry["A1"]
+    assert new == dataclasses.replace(old, model=str(folder))
+    models.release(new)
+
+
+def test_features_of_fresh_questions_can_be_decided_on(made):
+    """What `answer` decides with the chosen experts, `infer` decides from everybody's features."""
+    system, known = made
+    features = system.features([known.examples[0]])
+    result = system.infer(features.batch)
+    (answer,) = system.answer([known.examples[0]])
+    assert int(result.depth[0]) == answer.trace.depth
+    column = int(result.answer[0])
+    assert answer.text == (features.candidates[0][column] if column >= 0 else None)
+    with pytest.raises(ValueError, match="at least one question"):
+        system.features([])
+
+
+def test_a_system_says_what_it_is_in_a_few_lines(made):
+    text = repr(made[0])
+    assert text.startswith("GradeSystem") and len(text.splitlines()) < 15 and len(text) < 1000
+    for word in ("reasoning_gym", "6 agents", "M0", "A1 (checkpoints/", "depth", "12 questions"):
+        assert word in text, word
+    placed = dataclasses.replace(made[0], origin=Origin("runs/x", 3, 200, ("seed_4",)))
+    assert "seed: 3, step 200 (beside it: seed_4)" in repr(placed)
+    assert "workdir: runs/x" in repr(placed)
+
+
+@pytest.fixture(scope="module")
+def choosing(made):
+    """(the system with a task of options, a dict of one question)."""
+    system = dataclasses.replace(made[0], task=make_task("colours", "choice", FORMATS["choice"]))
+    return system, {"question": "Which is a colour?", "choices": ["one", "red", "two", "three"]}
+
+
+def test_a_question_without_options_is_refused_where_options_are_chosen(choosing):
+    system, row = choosing
+    for bare in ("Which is a colour?", {"question": "Which?"}, Example("a", "Which?", None, "")):
+        with pytest.raises(ValueError, match="chooses among options. Pass gradejax.Example"):
+            system.answer([bare])
+    with pytest.raises(ValueError, match="got a single one"):
+        system.answer(row)
+    with pytest.raises(ValueError, match="'choices' must be a list of 2 to 26 texts"):
+        system.answer([row | {"choices": "red"}])
+    with pytest.raises(ValueError, match="got a dict with"):
+        system.answer([{"choices": ["a", "b"]}])
+
+
+def test_options_come_as_a_dict_or_an_example(choosing):
+    system, row = choosing
+    example = Example("q", row["question"], tuple(row["choices"]), "")
+    one, two = system.answer([row, example])
+    assert one.text in "ABCD" and (one.text, one.trace.votes) == (two.text, two.trace.votes)
+    assert "one of the options" in repr(system)
+
+
+def test_the_trace_says_who_named_the_answer(choosing, made):
+    system, known = made
+    for answer in system.answer(known.examples):
+        assert set(answer.trace.named_by) == {
+            s for s, vote in answer.trace.votes.items() if vote is not None and vote == answer.text
+        }
+    system, row = choosing
+    # none of the tiny experts knows what an option is
+    (answer,) = system.answer([row])
+    assert answer.text and set(answer.trace.votes.values()) == {None}
+    assert answer.trace.named_by == ()
 
 
 def test_a_swap_without_anchors_says_what_is_missing(made):

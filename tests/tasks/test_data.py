@@ -125,8 +125,21 @@ def test_kinds_are_inferred(write):
     assert kind("1", "one") == "text"
     assert kind("0011", "0100") == "text"
     assert infer_kind(load_jsonl(write(ROW))) == "choice"
-    with pytest.raises(ValueError, match="got both .see id 'b'"):
-        infer_kind(load_jsonl(write(ROW, row(id="b", choices=None))))
+
+
+def test_a_file_of_both_kinds_is_refused_with_counts_and_ids(write):
+    path = write(ROW, row(id="b", choices=None), row(id="c"), row(id="d"))
+    said = "got 3 with .such as id 'a'. and 1 without .such as id 'b'.; split them into two files"
+    with pytest.raises(ValueError, match=f"mine.jsonl: .*{said}"):
+        load_task(path)
+    with pytest.raises(ValueError, match=f"the items: .*{said}"):
+        infer_kind(load_jsonl(path))
+
+
+def test_an_items_own_family_wins_over_the_files_name(write):
+    path = write(row(subject="law"), row(id="b", category=" art "), row(id="c", family=3),
+                 row(id="d", family="x", subject="y"))  # fmt: skip
+    assert [e.family for e in load_task(path).examples] == ["law", "art", "mine", "x"]
 
 
 def test_load_task_by_path_and_override(write):
@@ -266,3 +279,9 @@ def test_verdicts_of_real_completions(shared):
     assert checked == 77
     assert disagreements == []
     assert readings == []
+
+
+def test_an_empty_folder_offers_no_choice(monkeypatch, tmp_path):
+    monkeypatch.setenv("GRADEJAX_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match="no benchmark 'gsm8k' in .*; there is no .jsonl file"):
+        resolve_path("gsm8k")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import numbers
+import os
 import warnings
 from typing import Any
 
@@ -12,20 +13,19 @@ from gradejax.coordination import swap as swap_lib
 from gradejax.experts.ask import Request
 from gradejax.experts.spec import ExpertSpec
 from gradejax.systems import asking
+from gradejax.systems.description import find_model
 
 ALIGN = ("keep", "ridge")
 R2_WARNING = 0.5  # below it a swapped agent's messages are mostly unlike the old ones
 
 
-def _check(system, seat: str, spec, align, held_out) -> None:
+def _check(system, seat: str, align, held_out) -> None:
     seats = system.seats
     if seat == seats[-1]:
         raise ValueError(
             f"{seat!r} is the orchestrator, whose trunk encodes the questions; it cannot be "
             f"swapped. Choose from {', '.join(seats[:-1])}"
         )
-    if not isinstance(spec, ExpertSpec):
-        raise ValueError(f"swap expects an ExpertSpec, got {spec!r}")
     if align is not None and align not in ALIGN:
         raise ValueError(
             f"unknown align {align!r}; choose from {', '.join(map(repr, ALIGN))}, or None to choose"
@@ -34,15 +34,34 @@ def _check(system, seat: str, spec, align, held_out) -> None:
         raise ValueError(f"held_out must be a share in [0, 1), got {held_out!r}")
 
 
-def exchange(system, seat: str, spec: ExpertSpec, *, align: str | None, held_out: float
+def _spec(system, seat: str, given) -> ExpertSpec:
+    """The new expert; of a folder, one that is asked as the seat's own expert is."""
+    if isinstance(given, ExpertSpec):
+        return given
+    if not isinstance(given, str | os.PathLike):
+        raise ValueError(
+            f"swap expects a gradejax.ExpertSpec or the path of a model's folder, got {given!r}"
+        )
+    path = find_model(os.fspath(given))
+    if not os.path.exists(path):
+        raise ValueError(
+            f"swap of {seat!r}: there is no model folder {path!r}; for a model on the hub or "
+            "behind an API pass a gradejax.ExpertSpec"
+        )
+    old = system.frozen.registry[seat]
+    return dataclasses.replace(old, model=path, revision=None, provider="local", api=None)
+
+
+def exchange(system, seat: str, spec, *, align: str | None, held_out: float, force: bool = False
              ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """(The system with ``spec`` on ``seat``, a report); see ``GradeSystem.swap``.
 
     Args:
       system: a GradeSystem with anchors.
-      seat, spec, align, held_out: as there.
+      seat, spec, align, held_out, force: as there.
     """
-    _check(system, seat, spec, align, held_out)
+    _check(system, seat, align, held_out)
+    spec = _spec(system, seat, spec)
     registry = system.frozen.registry.swap(seat, spec)
     index = system.seats.index(seat)
     frozen = dataclasses.replace(system.frozen, registry=registry)
@@ -75,6 +94,16 @@ def exchange(system, seat: str, spec: ExpertSpec, *, align: str | None, held_out
         rows = exists & test
         r2 = swap_lib.r_squared(new[rows] @ kernel + bias, old[rows]) if rows.any() else np.nan
         report["held_out_r2"] = float(r2)
+    # The same weights under another seed say other things; their adapter is right all the same.
+    if report["held_out_r2"] < 0 and not same and not force:
+        if all(registry[seat].identity != s.identity for s in system.frozen.registry.seats):
+            frozen.models.release(registry[seat])  # nobody else has it
+        other = "align='ridge' fits an adapter, and " if kind == "keep" else ""
+        raise ValueError(
+            f"swap of {seat!r} refused: on held-out anchors the new expert's messages have an R² "
+            f"of {report['held_out_r2']:.2f} against the old agent's (align={kind!r}; below 0 is "
+            f"worse than their mean); {other}force=True swaps all the same"
+        )
     if report["held_out_r2"] < R2_WARNING and not same:
         warnings.warn(
             f"swap of {seat!r}: on held-out anchors the new expert's messages explain only "

@@ -6,8 +6,9 @@ unavailable for the question and the gates decide again.
 
 import dataclasses
 import numbers
+import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,75 +20,19 @@ from gradejax.systems import asking
 from gradejax.systems.grade import infer as infer_lib
 from gradejax.systems.grade.exchange import exchange
 from gradejax.systems.grade.network import Params, Shape
+from gradejax.systems.grade.show import Origin, describe_system
+from gradejax.systems.grade.trace import NOBODY, Anchors, Answer, Features, Trace
 from gradejax.systems.questions import QuestionSet, make_question_set
+from gradejax.systems.requests import examples_of
 from gradejax.tasks.answers import make_task
 from gradejax.tasks.base import Example, Task
-from gradejax.tasks.data import lone_surrogate
-from gradejax.tasks.prompts import FORMATS
 from gradejax.types import Batch
 
+Question = str | Example | Mapping[str, Any]  # see ``systems.requests.examples_of``
 _NOT_ASKED = Missing("failed", "not asked")
-NOBODY = -1  # depth of a question that nobody could be asked
 
 
-@dataclasses.dataclass(frozen=True)
-class Trace:
-    """How an answer came about.
-
-    Attributes:
-      depth: 0 the orchestrator alone, 1 one manager's sub-pool, 2 the pool; NOBODY when no seat
-        was left that could be asked.
-      manager: its name at depth 1, else None.
-      asked: names of the agents whose answer was asked for ("M0" at depth 0).
-      read: (reader, read) pairs.
-      kept: names of the agents that were kept.
-      votes: name → canonical answer (None: no answer) of each agent asked.
-      failed: name → why its call failed (also: the question is too long for it), when a fallback
-        was needed.
-      tokens: prompt and reply tokens of all calls made.
-      active_params: parameters evaluated, M0 included; an agent counts each time it is called.
-      money: what the calls cost at APIs, in the currency of the prices.
-      seconds: of the whole batch, divided by its questions.
-    """
-
-    depth: int
-    manager: str | None
-    asked: tuple[str, ...]
-    read: tuple[tuple[str, str], ...]
-    kept: tuple[str, ...]
-    votes: dict[str, str | None]
-    failed: dict[str, str]
-    tokens: int
-    active_params: int
-    money: float
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """text: the canonical answer, None for none or when abstaining; probability: p_Θ of the answer
-    (kept when abstaining); abstained: it fell below ``abstain_below``, or nobody could be asked;
-    trace."""
-
-    text: str | None
-    probability: float
-    abstained: bool
-    trace: Trace
-
-
-@dataclasses.dataclass(frozen=True)
-class Anchors:
-    """Training questions on which experts can be compared, with each seat's features.
-
-    questions: as asked; features: [n, D_a] per seat; available: [n, A+1].
-    """
-
-    questions: tuple[Example, ...]
-    features: tuple[np.ndarray, ...]
-    available: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class GradeSystem:
     """A trained system. Frozen: ``swap`` makes another one.
 
@@ -97,6 +42,7 @@ class GradeSystem:
       shape: static facts.
       params: trained. memory: frozen. calibration: statistics.
       anchors: for swaps. without_anchors: when they are None, what is missing.
+      origin: the run that it was restored from.
     """
 
     frozen: asking.Frozen
@@ -107,17 +53,52 @@ class GradeSystem:
     calibration: Any
     anchors: Anchors | None = None
     without_anchors: str = "this system has none; restore it from a run's workdir"
+    origin: Origin | None = None
+
+    def __repr__(self) -> str:
+        return describe_system(self.frozen.registry, self.task, self.shape, self.anchors,
+                               self.origin)  # fmt: skip
 
     @property
     def seats(self) -> tuple[str, ...]:
         return self.frozen.registry.names
 
     def infer(self, batch: Batch, *, decision: str = "threshold", key=None) -> infer_lib.Inference:
-        """The jit-compiled function from features to decisions; see ``infer.infer``."""
+        """The jit-compiled function from features to decisions; see ``infer.infer``.
+
+        ``features`` makes a batch of fresh questions.
+        """
         return infer_lib.infer(self.shape, self.params, batch, self.memory, self.calibration,
                                decision=decision, key=key)  # fmt: skip
 
-    def answer(self, questions: Sequence[str | Example], *, abstain_below: float = 0.0,
+    def features(self, questions: Sequence[Question]) -> Features:
+        """Ask every seat every question (``answer`` asks the chosen ones only), for ``infer``.
+
+        A call that fails, or a prompt too long for its model, makes that seat unavailable for the
+        question.
+
+        Args:
+          questions: as in ``answer``.
+
+        Raises:
+          ValueError: as in ``answer``; no questions; one that is too long for the encoder.
+        """
+        examples = examples_of(questions, self.task)
+        if not examples:
+            raise ValueError("features expects at least one question, got none")
+        for i, why in enumerate(asking.unreadable(self.frozen, examples)):
+            if why is not None:
+                raise ValueError(f"question {i}: {why}")
+        wanted = [(seat, i) for seat in self.seats for i in range(len(examples))]
+        replies = dict(zip(wanted, self._ask(examples, wanted), strict=True))
+        given = {seat: [replies[seat, i] for i in range(len(examples))] for seat in self.seats}
+        states = asking.trunk_states(self.frozen, examples)
+        known = self._question_set(examples, given, states)
+        n, length = len(known), -(-known.longest // 32) * 32
+        batch = known.batch(range(n), size=n, packed_rows=n, row_length=length)
+        return Features(batch, known.texts)
+
+    def answer(self, questions: Sequence[Question], *, abstain_below: float = 0.0,
                batch_size: int = 64) -> list[Answer]:  # fmt: skip
         """Answer questions, asking only the experts that the gates choose.
 
@@ -126,7 +107,9 @@ class GradeSystem:
         (``trace.failed`` says why); the others of the call are answered.
 
         Args:
-          questions: texts, or Examples (whose gold answer, if any, is not looked at).
+          questions: texts, Examples, or dicts with ``question`` and, where there are options,
+            ``choices``. A gold answer is not needed, and not looked at. A system that chooses among
+            options takes no bare text.
           abstain_below: with p_Θ of the answer below it the text is None.
           batch_size: questions planned and combined at once.
 
@@ -134,27 +117,23 @@ class GradeSystem:
           One Answer a question, in order.
 
         Raises:
-          ValueError: no list of questions, an empty question or one that is no valid text, a
-            probability outside [0, 1], a batch size below 1.
+          ValueError: no list of questions, an empty question or one that is no valid text or
+            lacks its options, a probability outside [0, 1], a batch size below 1.
         """
         if not isinstance(abstain_below, numbers.Real) or not 0 <= abstain_below <= 1:
             raise ValueError(f"abstain_below must be in [0, 1], got {abstain_below!r}")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
-        if isinstance(questions, (str, Example)):
-            raise ValueError("answer expects a list of questions; got a single one")
-        if not isinstance(questions, Iterable):
-            raise ValueError(f"answer expects a list of questions; got {questions!r}")
-        examples = [_example(i, q) for i, q in enumerate(questions)]
+        examples = examples_of(questions, self.task)
         out: list[Answer] = []
         for at in range(0, len(examples), batch_size):
             out += self._answer(examples[at : at + batch_size], abstain_below)
         return out
 
     def _task_of(self, example: Example) -> Task:
-        # A bare text has no generator whose rules could read it.
+        # A bare text has no generator whose rules could read it; it is asked as those trained on.
         if self.task.name == "reasoning_gym" and not example.source:
-            return make_task("open", "text", FORMATS["open"])
+            return make_task("open", "text", self.task.format_slot)
         return self.task
 
     def _answer(self, examples: list[Example], abstain_below: float) -> list[Answer]:
@@ -223,7 +202,7 @@ class GradeSystem:
     def _unread(self, why: str) -> Answer:
         """Abstains from a question that the encoder, M0's trunk, cannot read."""
         trace = Trace(
-            depth=NOBODY, manager=None, asked=(), read=(), kept=(), votes={},
+            depth=NOBODY, manager=None, asked=(), read=(), kept=(), votes={}, named_by=(),
             failed={self.seats[-1]: why}, tokens=0, active_params=0, money=0.0,
             seconds=0.0,
         )  # fmt: skip
@@ -272,6 +251,7 @@ class GradeSystem:
             read=tuple((seats[a], seats[b]) for a, b in readers),
             kept=tuple(s for s, m in zip(seats, result.kept[i], strict=True) if m),
             votes={s: known.texts[i][c] if c >= 0 else None for s, c in said.items()},
+            named_by=tuple(s for s, c in said.items() if c >= 0 and c == column),
             failed=failed,
             tokens=sum(r.total_tokens for r in calls),
             active_params=sum(pool.params[seats.index(s)] for s in paid),
@@ -280,8 +260,9 @@ class GradeSystem:
         )
         return Answer(None if abstained else text, probability, abstained, trace)
 
-    def swap(self, seat: str, spec: ExpertSpec, *, align: str | None = None,
-             held_out: float = 0.25) -> tuple["GradeSystem", dict[str, Any]]:  # fmt: skip
+    def swap(self, seat: str, spec: ExpertSpec | str | os.PathLike, *, align: str | None = None,
+             held_out: float = 0.25, force: bool = False
+             ) -> tuple["GradeSystem", dict[str, Any]]:  # fmt: skip
         """Put another expert on a seat; gates stay as they are. See ``exchange``.
 
         The adapter Φ of the seat is kept when the weights are the same or, by default, when widths
@@ -290,36 +271,26 @@ class GradeSystem:
 
         Args:
           seat: which agent.
-          spec: the new expert.
+          spec: the new expert; or the path of a model's folder (or .gguf file), which is asked as
+            the replaced one was.
           align: "keep", "ridge", or None to choose.
           held_out: share of the anchors that R² is measured on, in [0, 1); 0 measures none.
+          force: take an expert whose messages have an R² below 0 all the same.
 
         Returns:
           (the new system, report: align, held_out_r2, penalty).
 
         Raises:
-          ValueError: unknown seat, the orchestrator's (its trunk is the encoder), no anchors,
-            "keep" with other widths, another align or held_out; all before anything is asked.
+          ValueError: unknown seat, the orchestrator's (its trunk is the encoder), no anchors, no
+            such folder, "keep" with other widths, another align or held_out; all before anything is
+            asked. Afterwards, without ``force``, an R² below 0: the new expert's messages are
+            farther from the old agent's than their mean is. This system stays as it was.
         """
         if self.anchors is None:
             raise ValueError(
                 f"swapping an expert needs the run's anchor questions: {self.without_anchors}"
             )
-        return exchange(self, seat, spec, align=align, held_out=held_out)
-
-
-def _example(i: int, question: str | Example) -> Example:
-    text = question.question if isinstance(question, Example) else question
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"question {i} must be a non-empty text or an Example; got {question!r}")
-    choices = question.choices or () if isinstance(question, Example) else ()
-    for part in (text, *choices):
-        if (odd := lone_surrogate(part)) is not None:
-            raise ValueError(f"question {i} holds {odd}, which no text can hold: {part[:80]!a}")
-    if isinstance(question, Example):
-        # Ids of a call must differ; the question's own may repeat.
-        return dataclasses.replace(question, id=f"{i}:{question.id}")
-    return Example(id=f"{i}", question=question, choices=None, answer="")
+        return exchange(self, seat, spec, align=align, held_out=held_out, force=force)
 
 
 def _bucket(n: int) -> int:
