@@ -56,7 +56,8 @@ class Records:
       candidate_mask: [Q, C] bool, real candidates.
       choices: [Q] bool, True where all candidates are offered (multiple choice); False where the
         candidates are the distinct answers of the agents, indexed by the lowest that gave them.
-      gold: [Q] int32, index of the gold candidate, or NO_ANSWER when no candidate equals it.
+      gold: [Q, C] bool, the right candidates: none, one, or several that no canonical form joins
+        (two right programs); or [Q] int32, the index of the only one, NO_ANSWER for none.
       tokens: [Q, A+1] int32, prompt and reply tokens of each agent's call.
     """
 

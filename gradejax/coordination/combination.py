@@ -232,40 +232,42 @@ def answer(combined: Combined, answers: Array, choices: Array, kept: Array) -> A
     return jnp.where(real.any(-1), chosen, NO_ANSWER).astype(jnp.int32)
 
 
-def gold_index(gold: Array, candidates: Array) -> tuple[Array, Array]:
-    """The column of the right answer in each rollout: gold where it is a candidate, else the null.
+def right_columns(gold: Array, columns: int) -> Array:
+    """[..., C] bool, the right candidates, of gold in either form (see ``Records.gold``)."""
+    return gold if gold.dtype == bool else jax.nn.one_hot(gold, columns, dtype=bool)
 
-    Args:
-      gold: int [...], column of the gold candidate, or NO_ANSWER.
-      candidates: bool [..., G, C+1].
 
-    Returns:
-      index int32 [..., G] and present bool [..., G] (gold is a real candidate of the rollout).
-    """
-    null = candidates.shape[-1] - 1
-    column = jax.nn.one_hot(gold, null + 1, dtype=bool)[..., None, :]
-    present = (column & candidates)[..., :null].any(-1)
-    return jnp.where(present, gold[..., None], null).astype(jnp.int32), present
+def is_right(answer: Array, gold: Array, columns: int) -> Array:
+    """Whether each rollout's answer, int [..., G] or NO_ANSWER, is a right candidate; bool."""
+    said = jax.nn.one_hot(answer, columns, dtype=bool)  # NO_ANSWER is no column
+    return (said & right_columns(gold, columns)[..., None, :]).any(-1)
 
 
 def gold_log_prob(log_p: Array, gold: Array, candidates: Array) -> tuple[Array, Array]:
-    """The log-probability of the right answer, read from ``log_probs`` or ``agent_log_probs``.
+    """The log-probability of a right answer, read from ``log_probs`` or ``agent_log_probs``.
 
     Args:
       log_p: [..., G, C+1], or [..., G, N, C+1] of the agents.
-      gold: int [...], column of the gold candidate, or NO_ANSWER.
+      gold: bool [..., C] or int [...], see ``Records.gold``.
       candidates: bool [..., G, C+1].
 
     Returns:
-      value [..., G] or [..., G, N]: of gold where it is a candidate, else of the null; 0 with a
-      zero gradient where neither is (multiple choice without a gold option: nothing to learn).
+      value [..., G] or [..., G, N]: of gold where it is a candidate (of several, that the answer is
+      one of them), else of the null; 0 with a zero gradient where neither is (multiple choice
+      without a gold option: nothing to learn).
       present [..., G]: gold is a candidate; the reward uses its clamp where it is not.
     """
-    index, present = gold_index(gold, candidates)
-    # A selection, not a gather, whose gradient would be a scatter.
-    column = jax.nn.one_hot(index, candidates.shape[-1], dtype=bool)
-    known = (column & candidates).any(-1)
+    null = candidates.shape[-1] - 1
+    right = right_columns(gold, null)[..., None, :] & candidates[..., :null]
+    present = right.any(-1)
+    right = jnp.concatenate([right, ~present[..., None] & candidates[..., null:]], axis=-1)
+    known = right.any(-1)
     if log_p.ndim == candidates.ndim + 1:
-        column, known = column[..., None, :], known[..., None]
-    value = jnp.where(column & known[..., None], log_p, 0.0).sum(-1)
+        right, known = right[..., None, :], known[..., None]
+    # Of a single one this is its log-probability itself: log 1 is added. The gradient is a
+    # selection, not the scatter that a gather would have.
+    top = jax.lax.stop_gradient(jnp.where(right, log_p, -jnp.inf).max(-1, keepdims=True))
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    share = jnp.where(right, jnp.exp(jnp.where(right, log_p, 0.0) - top), 0.0).sum(-1)
+    value = jnp.where(known, jnp.log(jnp.where(known, share, 1.0)) + top[..., 0], 0.0)
     return value, present

@@ -70,13 +70,17 @@ def agent_available(records: Records) -> np.ndarray:
 
 
 def is_right(records: Records, answer: np.ndarray) -> np.ndarray:
-    """Whether candidate `answer` [Q] or [Q, n] int is the gold one; same shape, bool.
+    """Whether candidate `answer` [Q] or [Q, n] int is right; same shape, bool.
 
     Both "no answer" and "gold is no candidate" are -1, so equality alone would call silence right.
     """
-    answer = np.asarray(answer)
-    gold = np.asarray(records.gold).reshape((-1,) + (1,) * (answer.ndim - 1))
-    return (answer == gold) & (answer != NO_ANSWER)
+    answer, gold = np.asarray(answer), np.asarray(records.gold)
+    if gold.dtype != bool:
+        gold = gold.reshape((-1,) + (1,) * (answer.ndim - 1))
+        return (answer == gold) & (answer != NO_ANSWER)
+    given = np.maximum(answer, 0).reshape(len(answer), -1)
+    right = np.take_along_axis(gold, given, axis=1).reshape(answer.shape)
+    return right & (answer != NO_ANSWER)
 
 
 def agent_correct(records: Records) -> np.ndarray:

@@ -94,10 +94,10 @@ def pad_records(records: Records, extra: int) -> Records:
         return np.concatenate([x, np.zeros((extra, *x.shape[1:]), x.dtype)])
 
     padded = jax.tree.map(grow, records)
-    none = np.full((extra,), NO_ANSWER, np.int32)
     padded.answers[-extra:] = NO_ANSWER
-    padded.gold[-extra:] = none
-    padded.ids[-extra:] = none  # no question has it
+    if padded.gold.ndim == 1:
+        padded.gold[-extra:] = NO_ANSWER
+    padded.ids[-extra:] = NO_ANSWER  # no question has it
     return padded
 
 
@@ -137,12 +137,13 @@ def unpack_trunk(trunk: Trunk) -> list[np.ndarray]:
 
 def candidates_of(
     example: Example, task: Task, judged: Sequence
-) -> tuple[tuple[str, ...], list[int], int]:
-    """The candidates of a question, what each seat said, and which is right.
+) -> tuple[tuple[str, ...], list[int], frozenset[int]]:
+    """The candidates of a question, what each seat said, and which are right.
 
     Multiple choice: the options, in order. Open answers: the distinct canonical answers, indexed by
     the lowest seat that gave them; where the task has a `same`, answers it calls equal are one
-    candidate. Nothing about gold orders or joins them.
+    candidate. Nothing about gold orders or joins them: two right programs are two candidates, as
+    they are to a user who has no tests.
 
     Args:
       example: the question.
@@ -150,7 +151,11 @@ def candidates_of(
       judged: for each seat a Judged, or None where the call is missing.
 
     Returns:
-      (texts, answer index of each seat or NO_ANSWER, gold index or NO_ANSWER).
+      (texts, answer index of each seat or NO_ANSWER, indices of the right ones).
+
+    Raises:
+      ValueError: answers that are graded alike have different canonical forms, in a task that has
+        no ``same`` and so promises that they have one.
     """
     answers = [
         j.canonical if j is not None and j.outcome in (Outcome.RIGHT, Outcome.WRONG) else None
@@ -161,8 +166,8 @@ def candidates_of(
         texts = tuple(f"{a}. {t}" for a, t in zip(letters, example.choices, strict=True))
         said = [letters.index(a) if a in letters else NO_ANSWER for a in answers]
         # At inference the gold answer is unknown: it may be empty.
-        gold = letters.index(example.answer) if example.answer in letters else NO_ANSWER
-        return texts, said, gold
+        gold = {letters.index(example.answer)} if example.answer in letters else ()
+        return texts, said, frozenset(gold)
     columns: dict[str, int] = {}
     said = []
     for answer in answers:
@@ -177,17 +182,13 @@ def candidates_of(
         i for i, j in zip(said, judged, strict=True)
         if j is not None and j.outcome is Outcome.RIGHT
     }  # fmt: skip
-    if len(gold) > 1 and task.same is not None:
-        # a comparison that is not transitive, or ran out of time: right answers are one candidate
-        said = [min(gold) if i in gold else i for i in said]
-        gold = {min(gold)}
-    if len(gold) > 1:
+    if len(gold) > 1 and task.same is None:
         raise ValueError(
             f"question {example.id}: answers {[t for t, i in columns.items() if i in gold]} are "
             "all graded right but have different canonical forms; the task's canonical() must "
             "agree with its grade()"
         )
-    return tuple(columns), said, gold.pop() if gold else NO_ANSWER
+    return tuple(columns), said, frozenset(gold)
 
 
 def make_question_set(
@@ -226,8 +227,9 @@ def make_question_set(
     distinct = sorted({t for texts, _, _ in parts for t in texts})
     table = dict(zip(distinct, embed(distinct), strict=True)) if distinct else {}
     embeddings = np.zeros((q, columns, pool.candidate_width), np.float32)
-    mask = np.zeros((q, columns), bool)
-    for i, (texts, _, _) in enumerate(parts):
+    mask, gold = np.zeros((q, columns), bool), np.zeros((q, columns), bool)
+    for i, (texts, _, right) in enumerate(parts):
+        gold[i, list(right)] = True
         for c, text in enumerate(texts):
             embeddings[i, c], mask[i, c] = table[text], True
     features = []
@@ -252,7 +254,7 @@ def make_question_set(
         candidates=embeddings,
         candidate_mask=mask,
         choices=np.array([e.choices is not None for e in examples], bool),
-        gold=np.array([gold for _, _, gold in parts], np.int32),
+        gold=gold,
         tokens=np.array(tokens, np.int32).reshape(q, n),
     )
     money = np.array(

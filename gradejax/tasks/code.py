@@ -77,10 +77,10 @@ class CodeTask(Task):
 def make_code_task(name: str, format_slot: Callable[[Example], str]) -> CodeTask:
     """A task whose answers are programs.
 
-    Two right programs seldom are one text, and no canonical form makes them so: `same` never joins
-    two, so only what the tests found right is one candidate.
+    Two right programs seldom are one text, and no canonical form makes them so: `same` joins only
+    equal ones, and several candidates of a question may be right.
     """
     return CodeTask(
         name, format_slot, extract_code, canonical_code, grade_code, same=lambda a, b: False,
-        needs_meta=("entry_point", "test"),
+        needs_meta=("entry_point",),  # the tests are for grading, not for answering
     )

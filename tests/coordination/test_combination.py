@@ -290,6 +290,9 @@ def test_gold_log_prob():
             there = bool(out.candidates[q, g, gold[q]])
             assert present[q, g] == there
             assert value[q, g] == log_p[q, g, gold[q] if there else C]
+    one = np.eye(C, dtype=bool)[gold]
+    np.testing.assert_array_equal(
+        combination.gold_log_prob(log_p, one, out.candidates)[0], value)  # fmt: skip
     assert not present[0, 0] and present[0, 1]  # depth 0 said 2; agent 0 said 0
     value, _ = combination.gold_log_prob(agents, gold, out.candidates)
     np.testing.assert_array_equal(value[1], agents[1, :, :, 3])
@@ -297,6 +300,29 @@ def test_gold_log_prob():
     value, present = combination.gold_log_prob(log_p, np.array([4, NO_ANSWER]), out.candidates)
     np.testing.assert_array_equal(value[1], 0.0)
     assert not present.any()
+
+
+def test_several_right_candidates():
+    """The log-probability that the answer is one of them: log(.2 + .3) = -.693; the first alone
+    would give -1.609, and the sum of both logarithms -2.813. Absent ones do not count."""
+    p = np.log([[[0.2, 0.3, 0.4, 0.1]]])
+    real = np.array([[[True, True, True, True]]])
+    gold = np.array([[True, True, False]])
+    value, present = combination.gold_log_prob(p, gold, real)
+    np.testing.assert_allclose(value, [[-0.6931472]], atol=1e-6)
+    value, _ = combination.gold_log_prob(p, gold, real & [True, False, True, True])
+    np.testing.assert_allclose(value, [[np.log(0.2)]], atol=1e-6)
+    value, present = combination.gold_log_prob(p, ~gold & [True, True, False], real)
+    np.testing.assert_allclose(value, [[np.log(0.1)]], atol=1e-6)  # nobody is right: the null
+    assert not present.any()
+    slope = jax.grad(lambda p: combination.gold_log_prob(p, gold, real)[0].sum())(jnp.asarray(p))
+    np.testing.assert_allclose(slope, [[[0.4, 0.6, 0, 0]]], atol=1e-6)
+    none = jnp.full((1, 1, 4), -jnp.inf)
+    slope = jax.grad(lambda p: combination.gold_log_prob(p, gold, real & False)[0].sum())(none)
+    np.testing.assert_array_equal(slope, 0.0)
+    answers = jnp.asarray([[0, 1, 2, NO_ANSWER]])
+    right = combination.is_right(answers, jnp.asarray(gold), 3)
+    assert right.tolist() == [[True, True, False, False]]
 
 
 def test_gradient_paths():

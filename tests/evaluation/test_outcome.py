@@ -3,7 +3,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gradejax.evaluation.outcome import agent_correct, outcome_from_decisions
+from gradejax.evaluation.outcome import agent_correct, is_right, outcome_from_decisions
+
+
+def test_several_candidates_may_be_right(make_records):
+    records = make_records([[0, 1, 2, -1]], gold=[0])
+    both = records.replace(gold=np.array([[True, True, False]]))
+    assert is_right(records, records.answers).tolist() == [[True, False, False, False]]
+    assert is_right(both, both.answers).tolist() == [[True, True, False, False]]
+    assert is_right(both, np.array([1])).tolist() == [True]
+    assert is_right(both, np.array([-1])).tolist() == [False]
 
 
 def test_silence_is_not_right_when_gold_is_no_candidate(make_records):

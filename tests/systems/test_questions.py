@@ -47,22 +47,22 @@ def judged(*texts, task=TASK, example=OPEN):
 
 def test_open_candidates_are_the_distinct_answers_in_seat_order():
     got = candidates_of(OPEN, TASK, judged("ANSWER: nine", "ANSWER: Seven.", "ANSWER: seven"))
-    assert got == (("nine", "seven"), [0, 1, 1], 1)
+    assert got == (("nine", "seven"), [0, 1, 1], {1})
     # The right answer is not moved to the front, nor put there when nobody gave it.
     assert candidates_of(OPEN, TASK, judged("ANSWER: nine", "?", "ANSWER: two")) == (
-        ("nine", "two"), [0, NO_ANSWER, 1], NO_ANSWER)  # fmt: skip
+        ("nine", "two"), [0, NO_ANSWER, 1], set())  # fmt: skip
     assert candidates_of(OPEN, TASK, judged("?", None, "ANSWER: seven")) == (
-        ("seven",), [NO_ANSWER, NO_ANSWER, 0], 0)  # fmt: skip
-    assert candidates_of(OPEN, TASK, judged(None, None, None)) == ((), [-1, -1, -1], -1)
+        ("seven",), [NO_ANSWER, NO_ANSWER, 0], {0})  # fmt: skip
+    assert candidates_of(OPEN, TASK, judged(None, None, None)) == ((), [-1, -1, -1], set())
 
 
 def test_choices_are_all_candidates():
     said = judged("ANSWER: c", "no idea", "ANSWER: B", task=CHOOSE, example=CHOICE)
     assert candidates_of(CHOICE, CHOOSE, said) == (
-        ("A. red", "B. green", "C. blue"), [2, NO_ANSWER, 1], 1)  # fmt: skip
+        ("A. red", "B. green", "C. blue"), [2, NO_ANSWER, 1], {1})  # fmt: skip
     # Gold is a candidate though nobody chose it; a letter beyond the options is no answer.
     said = judged("ANSWER: F", None, "ANSWER: A", task=CHOOSE, example=CHOICE)
-    assert candidates_of(CHOICE, CHOOSE, said)[1:] == ([NO_ANSWER, NO_ANSWER, 0], 1)
+    assert candidates_of(CHOICE, CHOOSE, said)[1:] == ([NO_ANSWER, NO_ANSWER, 0], {1})
 
 
 def test_a_canonical_form_that_disagrees_with_the_grader_is_an_error():
@@ -105,7 +105,8 @@ def test_records_of_replies():
     assert r.ids.tolist() == [40, 41] and r.family.tolist() == [0, 1] and r.valid.all()
     assert r.available.tolist() == [[True, True, True], [False, True, True]]
     # A reply cut by the limit has features and a price, but no answer.
-    assert r.answers.tolist() == [[0, -1, 1], [-1, 0, -1]] and r.gold.tolist() == [1, 0]
+    assert r.answers.tolist() == [[0, -1, 1], [-1, 0, -1]] and r.gold.argmax(1).tolist() == [1, 0]
+    assert r.gold.sum(1).tolist() == [1, 1]
     assert r.tokens.tolist() == [[13, 13, 13], [0, 15, 13]]
     assert [f.shape for f in r.features] == [(2, 3), (2, 2), (2, 4)]
     assert r.features[0][0].tolist() == [12] * 3 and not r.features[0][1].any()
@@ -143,7 +144,8 @@ def test_batches_are_filled_up_and_packed():
     assert batch.records.ids.tolist() == [41, 40, -1]
     assert batch.records.valid.tolist() == [True, True, False]
     assert not batch.records.available[2].any() and (batch.records.answers[2] == -1).all()
-    assert batch.records.gold.tolist() == [0, 1, -1]
+    assert batch.records.gold.nonzero()[0].tolist() == [0, 1]
+    assert batch.records.gold.nonzero()[1].tolist() == [0, 1]
     assert batch.trunk.states.shape == (2, 8, 6)
     states = unpack_trunk(batch.trunk)
     assert [len(s) for s in states] == [7, 4, 0]

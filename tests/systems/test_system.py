@@ -11,7 +11,7 @@ import pytest
 from experiments import config as config_lib
 from experiments.configs import grade_tiny
 from experiments.tiny_corpus import questions
-from gradejax.experts.replies import ExpertCallError
+from gradejax.experts.replies import ExpertCallError, Reply
 from gradejax.systems import asking
 from gradejax.systems.description import pool_entries, registry_of
 from gradejax.systems.grade import fit
@@ -19,8 +19,11 @@ from gradejax.systems.grade.config import GradeConfig
 from gradejax.systems.grade.network import Shape
 from gradejax.systems.grade.show import Origin
 from gradejax.systems.grade.system import NOBODY, Anchors, GradeSystem
+from gradejax.systems.requests import examples_of
+from gradejax.tasks import code
 from gradejax.tasks.answers import make_task
 from gradejax.tasks.base import Example
+from gradejax.tasks.benchmarks import task_named
 from gradejax.tasks.prompts import FORMATS
 from gradejax.tasks.reasoning_gym import FAMILIES, ReasoningGymTask
 
@@ -343,6 +346,23 @@ def test_options_come_as_a_dict_or_an_example(choosing):
     one, two = system.answer([row, example])
     assert one.text in "ABCD" and (one.text, one.trace.votes) == (two.text, two.trace.votes)
     assert "one of the options" in repr(system)
+
+
+def test_a_program_is_answered_without_being_run(made, monkeypatch):
+    """Whoever asks has no tests; with them a vote would see the verdict it is to be judged by."""
+    monkeypatch.setattr(code, "check", lambda *a, **k: pytest.fail("a program was run"))
+    system = dataclasses.replace(made[0], task=task_named("humaneval"))
+    row = {"question": "def add(a, b):\n", "entry_point": "add"}
+    replies = {
+        seat: [Reply("def add(a, b):\n    return a + b", np.zeros(2, np.int32), np.zeros(2),
+                     "stop", np.zeros(w, np.float32), 3, 0.0)]
+        for seat, w in zip(system.seats, system.shape.pool.widths, strict=True)
+    }  # fmt: skip
+    examples = examples_of([row], system.task)
+    known = system._question_set(examples, replies, [np.ones((3, system.shape.pool.trunk_width))])
+    assert known.records.answers.tolist() == [[0] * 7] and not known.records.gold.any()
+    with pytest.raises(ValueError, match="entry_point"):
+        system.answer(["def add(a, b):"])
 
 
 def test_the_trace_says_who_named_the_answer(choosing, made):

@@ -74,15 +74,17 @@ def test_canonical_programs():
     assert not TASK.same("a", "a")
 
 
-def test_two_right_programs_are_one_candidate():
+def test_two_right_programs_are_two_candidates_and_both_are_right():
+    """Joined, their votes would add up by a verdict that nobody has who asks the system."""
     from gradejax.systems.questions import candidates_of
 
     replies = ["def add(a, b):\n    return a + b", "def add(a, b):\n    return b + a",
                "def add(a, b):\n    return 0", None]  # fmt: skip
     judged = [None if r is None else judge(r) for r in replies]
     texts, said, gold = candidates_of(ADD, TASK, judged)
-    assert said[0] == said[1] == gold and said[2] not in (gold, -1) and said[3] < 0
-    assert len(texts) >= 2
+    assert said == [0, 1, 2, -1] and gold == {0, 1} and len(texts) == 3
+    again = [judge(replies[0]), judge("def add(a,b):\n    return a + b  # the same"), None]
+    assert candidates_of(ADD, TASK, again)[1:] == ([0, 0, -1], {0})  # one program, one candidate
 
 
 @pytest.mark.parametrize("number", [0, 37, 163])

@@ -111,7 +111,7 @@ def test_equal_formulas_are_one_candidate_of_a_vote():
     judged = [TASK.judge(text, "stop", example) for text in texts]
     candidates, said, gold = candidates_of(example, TASK, judged)
     # apart, the two right answers would be an error, and a vote would not add them up
-    assert said == [0, 1, 1, 2] and gold == 1
+    assert said == [0, 1, 1, 2] and gold == {1}
     assert candidates == ("2", r"\frac{1}{\sqrt{2}}", "0.5")
 
 

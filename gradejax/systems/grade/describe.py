@@ -44,7 +44,7 @@ def example_batch(shape: Shape, q: int = 2) -> Batch:
         available=np.zeros((q, n), bool), answers=np.full((q, n), NO_ANSWER, np.int32),
         candidates=np.zeros((q, n, pool.candidate_width), np.float32),
         candidate_mask=np.zeros((q, n), bool), choices=np.zeros((q,), bool),
-        gold=np.full((q,), NO_ANSWER, np.int32), tokens=np.zeros((q, n), np.int32),
+        gold=np.zeros((q, n), bool), tokens=np.zeros((q, n), np.int32),
     )  # fmt: skip
     states = [np.zeros((1, pool.trunk_width), np.float32)] * q
     return Batch(records, pack_trunk(states, 1, 8))

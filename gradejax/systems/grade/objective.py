@@ -62,7 +62,7 @@ def outcome(shape: Shape, records: Records, rollout, combined: combination.Combi
     """
     config, (q, g) = shape.config, rollout.depth.shape
     answer = combination.answer(combined, records.answers, records.choices, rollout.kept)
-    correct = (answer == records.gold[:, None]) & (answer >= 0)
+    correct = combination.is_right(answer, records.gold, records.candidate_mask.shape[1])
     system, present = combination.gold_log_prob(
         combination.log_probs(combined), records.gold, combined.candidates
     )

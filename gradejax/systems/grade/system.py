@@ -211,13 +211,15 @@ class GradeSystem:
     def _question_set(self, examples, replies, states) -> QuestionSet:
         width = self.shape.pool.trunk_width
         tasks = {e.id: self._task_of(e) for e in examples}
-        # One Task that looks up each question's own.
-        task = dataclasses.replace(
-            self.task,
+        # One Task that looks up each question's own. A plain one: a task that grades by running
+        # something (code) would run it here too.
+        task = Task(
+            self.task.name, self.task.format_slot,
             extract=lambda t, e: tasks[e.id].extract(t, e),
             canonical=lambda a, e: tasks[e.id].canonical(a, e),
             grade=lambda a, e: False,  # gold is unknown, or none of our business here
-        )
+            same=self.task.same,
+        )  # fmt: skip
         return make_question_set(
             examples, task, self.shape.pool, replies, states,
             np.zeros((len(examples), width), np.float32),
