@@ -93,10 +93,23 @@ def largest(a, b):
     )
 
 
+def without_key_biases(params):
+    """A bias of the keys adds nearly the same to every score of a query, which the softmax does not
+    see: its gradient is rounding, which Adam makes as large as any other."""
+
+    def cut(path, x):
+        bias = jax.tree_util.keystr(path).endswith("['attn']['qkv']['bias']")
+        return np.delete(x, -2, axis=1) if bias else x  # [K, R queries + key + value, H]
+
+    encoder = jax.tree_util.tree_map_with_path(cut, params.encoder)
+    return params.replace(encoder=encoder)
+
+
 def check(dtype, tolerance, rough, rate):
     one, four, metrics, cut_metrics = trained(dtype, rate)
     assert one.params.network["params"]["depth"]["mlp"]["out"]["kernel"].dtype == dtype
-    assert largest(one.params, four.params) < tolerance
+    assert largest(*(without_key_biases(x.params) for x in (one, four))) < tolerance
+    assert largest(one.params, four.params) < rough
     assert largest(one.calibration, four.calibration) < rough
     assert largest(one.memory, four.memory) < rough  # the same slots, in the same order
     np.testing.assert_array_equal(one.memory.ids, four.memory.ids)

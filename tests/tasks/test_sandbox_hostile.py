@@ -6,6 +6,7 @@ out. "Stopped by:" in the docstring is a pattern of the reason.
 """
 
 import concurrent.futures
+import contextlib
 import ctypes
 import gc
 import os
@@ -41,8 +42,9 @@ def source(name: str, **laid: str) -> str:
 def own_children() -> set[int]:
     found = set()
     for thread in os.listdir("/proc/self/task"):
-        text = pathlib.Path(f"/proc/self/task/{thread}/children").read_text()
-        found |= set(map(int, text.split()))
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended meanwhile
+            text = pathlib.Path(f"/proc/self/task/{thread}/children").read_text()
+            found |= set(map(int, text.split()))
     return found
 
 
