@@ -17,6 +17,7 @@ import pathlib
 import sys
 import time
 
+import jax
 from rich.console import Console
 
 from experiments import api_report
@@ -143,6 +144,17 @@ def main(argv=None) -> int:
             return _main(sys.argv[1:] if argv is None else argv, console, stage)
     except USER_ERRORS as error:
         _say(console, f"error: {error}", style="bold red")
+        return 1
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        said = (str(error).splitlines() or ["MemoryError"])[0]
+        _say(
+            console,
+            f"error: not enough memory in {stage[-1]} ({said}); {KEPT[stage[-1]]}. What takes it: "
+            "train.batch_size, grade.group_size, grade.memory_slots, store.batch_size, "
+            "evaluation.batch_size, evaluation.replicates", style="bold red",
+        )  # fmt: skip
         return 1
     except KeyboardInterrupt as error:
         _say(

@@ -76,13 +76,17 @@ def typical(messages: Array, available: Array) -> Array:
 
 
 def from_moments(sums: Moments, shift: Array) -> Calibration:
-    """Mean and spread (ddof 0) of the rows behind the sums; (shift, 1) for an agent without any."""
+    """Mean and spread (ddof 0) of the rows behind the sums; (shift, 1) for an agent without any.
+
+    A single row has no spread: its mean counts, and σ̂ is 1 (0 would be floored, and every other
+    message blown up a thousandfold).
+    """
     count = sums.count[:, None]
     offset = safe_divide(sums.total, jnp.broadcast_to(count, sums.total.shape))
     square = safe_divide(sums.square, jnp.broadcast_to(count, sums.square.shape))
     variance = jnp.maximum(square - offset * offset, 0.0)
     # A square root at 0 has an infinite slope, but nothing here is differentiated.
-    sigma = jnp.where(count > 0, jnp.sqrt(variance), 1.0)
+    sigma = jnp.where(count > 1, jnp.sqrt(variance), 1.0)
     return Calibration(mean=shift + offset, sigma=sigma)
 
 

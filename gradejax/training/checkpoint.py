@@ -8,12 +8,14 @@ otherwise give a system with other parameters, and nothing would say so.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import math
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,6 +57,22 @@ def _quiet():
         yield
     finally:
         logger.disabled = before
+
+
+_LATE = "Event loop is closed"
+
+
+@functools.cache
+def _no_late_callbacks() -> None:
+    """In a save that fails, tensorstore's threads call back into the event loop that orbax has
+    closed and print a traceback for each array; the error itself is raised besides."""
+    before = sys.unraisablehook
+
+    def hook(error):
+        if not isinstance(error.exc_value, RuntimeError) or str(error.exc_value) != _LATE:
+            before(error)
+
+    sys.unraisablehook = hook
 
 
 class Checkpoints:
@@ -149,6 +167,7 @@ class Checkpoints:
             "meta": meta, "score": float(score) if finite else None,
             "digest": {"state": state_digest(state), "meta": text_digest(meta)},
         }  # fmt: skip
+        _no_late_callbacks()
         try:
             with _quiet():
                 self._manager.save(

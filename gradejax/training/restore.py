@@ -42,7 +42,7 @@ def restore(path: str | os.PathLike, *, step: int | None = None,
       ValueError: no path, or a step that is no number; a system this version does not know (lists
         the choices); a model that is not where it was.
     """
-    if not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise ValueError(f"restore expects the path of a run's workdir, got {path!r}")
     if step is not None and (isinstance(step, bool) or not isinstance(step, int | np.integer)):
         raise ValueError(f"step must be a whole number or None for the newest, got {step!r}")

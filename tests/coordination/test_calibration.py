@@ -107,3 +107,11 @@ def test_statistics_carry_no_gradient():
 
     gradient = jax.grad(total)(jnp.ones((4, N, D)))
     np.testing.assert_array_equal(gradient, 0.0)
+
+
+def test_one_row_has_no_spread():
+    """σ̂ of a single row is 1; its 0 would be floored at 1e-3 and blow other messages up."""
+    messages, available = np.full((3, 1, 2), 5.0), np.array([[True], [False], [False]])
+    shift = np.zeros((1, 2))
+    state = calibration.from_moments(calibration.moments(messages, available, shift), shift)
+    assert state.mean.tolist() == [[5, 5]] and state.sigma.tolist() == [[1, 1]]

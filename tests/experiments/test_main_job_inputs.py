@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 
 import gradejax
@@ -176,6 +177,21 @@ def test_restore_says_what_it_expects(base):
             gradejax.restore(base / "run", step=step)
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 7 .*\[2\]"):
         gradejax.restore(base / "run", step=7)
+
+
+@pytest.mark.parametrize("error", [
+    MemoryError("Unable to allocate 11.2 TiB"),
+    jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 11 bytes.\nmore"),
+])  # fmt: skip
+def test_too_little_memory_is_one_line(base, capsys, monkeypatch, error):
+    def fail(*args, **options):
+        raise error
+
+    monkeypatch.setattr(run, "evaluate", fail)
+    assert run.main(arguments(base)) == 1
+    out = said(capsys)
+    assert "not enough memory in evaluation" in out and "evaluation.replicates" in out
+    assert str(error).splitlines()[0] in out and "trained states are kept" in out
 
 
 def test_a_first_command_that_failed_does_not_block_the_corrected_one(base, capsys):

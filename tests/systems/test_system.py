@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+import gradejax
 from experiments import config as config_lib
 from experiments.configs import grade_tiny
 from experiments.tiny_corpus import questions
@@ -16,6 +17,7 @@ from gradejax.systems import asking
 from gradejax.systems.description import pool_entries, registry_of
 from gradejax.systems.grade import fit
 from gradejax.systems.grade.config import GradeConfig
+from gradejax.systems.grade.exchange import _held_out
 from gradejax.systems.grade.network import Shape
 from gradejax.systems.grade.show import Origin
 from gradejax.systems.grade.system import NOBODY, Anchors, GradeSystem
@@ -383,3 +385,30 @@ def test_a_swap_without_anchors_says_what_is_missing(made):
     bare = dataclasses.replace(system, anchors=None, without_anchors="anchors.json is damaged")
     with pytest.raises(ValueError, match="needs the run's anchor questions: anchors.json is dam"):
         bare.swap("A1", system.frozen.registry["A2"])
+
+
+@pytest.mark.parametrize("share, count", [(0, 0), (0.01, 1), (0.25, 3), (0.4, 5), (0.6, 7),
+                                          (0.7, 8), (0.99, 12)])  # fmt: skip
+def test_the_share_of_held_out_anchors_is_that_asked_for(share, count):
+    """Of 12; every round(1/share)-th would be 6 of 12 for .4 and for .6, and all from .67 on."""
+    exists = np.ones(14, bool)
+    exists[[0, 5]] = False
+    test = _held_out(exists, share)
+    assert test.sum() == count and not test[~exists].any()
+    if 1 < count < 12:
+        assert np.diff(np.flatnonzero(test)).max() <= 14 / count + 2  # spread over all of them
+
+
+def test_too_few_anchors_to_fit_are_said_before_anyone_is_asked(made, monkeypatch):
+    monkeypatch.setattr(asking, "ask_seats", lambda *a, **k: pytest.fail("asked"))
+    with pytest.raises(ValueError, match="held_out=0.9 leaves 1 of 12 anchors to fit on; ridge"):
+        made[0].swap("A1", str(ROOT / "checkpoints/arithmetic"), align="ridge", held_out=0.9)
+
+
+def test_small_faults_of_a_call_are_said(made):
+    system, known = made
+    with pytest.raises(ValueError, match="pass key=jax.random.key"):
+        system.infer(fit.whole(known, np.arange(2), 2), decision="sampled")
+    assert len(system.answer(known.examples[:1], batch_size=np.int64(2))) == 1
+    with pytest.raises(ValueError, match="expects the path of a run's workdir"):
+        gradejax.restore("")

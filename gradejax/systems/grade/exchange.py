@@ -19,6 +19,9 @@ ALIGN = ("keep", "ridge")
 R2_WARNING = 0.5  # below it a swapped agent's messages are mostly unlike the old ones
 
 
+_FIT_ROWS = 3  # see coordination.swap.align
+
+
 def _check(system, seat: str, align, held_out) -> None:
     seats = system.seats
     if seat == seats[-1]:
@@ -52,6 +55,19 @@ def _spec(system, seat: str, given) -> ExpertSpec:
     return dataclasses.replace(old, model=path, revision=None, provider="local", api=None)
 
 
+def _held_out(exists: np.ndarray, share: float) -> np.ndarray:
+    """[N] bool: that share of the anchors that exist, to the nearest one and at least one of
+    several (none for 0), spread evenly."""
+    rows = np.flatnonzero(exists)
+    count = round(share * len(rows))
+    if share > 0 and len(rows) > 1:
+        count = max(count, 1)
+    test = np.zeros(len(exists), bool)
+    if count:
+        test[rows[((np.arange(count) + 0.5) * len(rows) / count).astype(int)]] = True
+    return test
+
+
 def exchange(system, seat: str, spec, *, align: str | None, held_out: float, force: bool = False
              ) -> tuple[Any, dict[str, Any]]:  # fmt: skip
     """(The system with ``spec`` on ``seat``, a report); see ``GradeSystem.swap``.
@@ -77,14 +93,18 @@ def exchange(system, seat: str, spec, *, align: str | None, held_out: float, for
             f"align='keep' needs features of width {kernel.shape[0]}; the new expert's have "
             f"{width}: use 'ridge'"
         )
+    exists = system.anchors.available[:, index]
+    test = _held_out(exists, held_out)
+    left = int((exists & ~test).sum())
+    if kind == "ridge" and left < _FIT_ROWS:
+        raise ValueError(
+            f"held_out={held_out} leaves {left} of {int(exists.sum())} anchors to fit on; ridge "
+            f"needs at least {_FIT_ROWS}"
+        )
     queries = [asking.messages_of(e, system.task) for e in system.anchors.questions]
     replies = asking.ask_seats(frozen, [Request(seat, q.id, q.expert) for q in queries])
     new = np.stack([r.hidden for r in replies]).astype(np.float64)
     old = system.anchors.features[index].astype(np.float64) @ kernel + bias
-    test = np.zeros(len(new), bool)
-    if held_out > 0:
-        test[:: max(1, round(1 / held_out))] = True
-    exists = system.anchors.available[:, index]
     report: dict[str, Any] = {"align": kind, "penalty": None}
     if kind == "ridge":
         fit = swap_lib.align(new[exists], old[exists], test[exists])

@@ -67,6 +67,8 @@ def infer(shape: Shape, params: Params, batch: Batch, memory, calibration, *,
       key: base key of "sampled"; a question's draw depends on it and on its row id.
       own_slots: whether a question may read its own memory slot.
     """
+    if decision == "sampled" and key is None:
+        raise ValueError("decision='sampled' draws: pass key=jax.random.key(seed)")
     if decision not in DECISIONS:
         raise ValueError(f"unknown decision {decision!r}; choose from {', '.join(DECISIONS)}")
     config, records = shape.config, batch.records

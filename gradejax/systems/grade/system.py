@@ -122,7 +122,8 @@ class GradeSystem:
         """
         if not isinstance(abstain_below, numbers.Real) or not 0 <= abstain_below <= 1:
             raise ValueError(f"abstain_below must be in [0, 1], got {abstain_below!r}")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
+        if not whole or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
         examples = examples_of(questions, self.task)
         out: list[Answer] = []
