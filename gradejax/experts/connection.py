@@ -15,9 +15,9 @@ from typing import Any
 from gradejax.experts import retry
 from gradejax.experts.completion import CallFailed, Completion, read_completion
 from gradejax.experts.endpoint import Endpoint
+from gradejax.experts.redaction import redactor
 from gradejax.experts.spec import ExpertSpec
 
-_SHOWN_KEY = "[key]"
 # Said by several servers for a prompt that does not fit, as codes or in the message.
 _TOO_LONG = ("context_length_exceeded", "maximum context length", "context size", "context window")
 _NO_MONEY = ("insufficient_quota", "billing_hard_limit_reached")
@@ -28,6 +28,7 @@ class Connection:
 
     Attributes:
       slots: as many calls as may be under way.
+      redact: text -> text without the key.
 
     Raises: ValueError when the `openai` package or the key is missing.
     """
@@ -36,14 +37,15 @@ class Connection:
         openai = _openai()
         self.endpoint = endpoint
         self.slots = asyncio.Semaphore(endpoint.concurrency)
-        self._key = endpoint.key()
+        key = endpoint.key()
+        self.redact = redactor(key)
         self._paused_until = 0.0
         self._openai = openai
         absent = openai.Omit()
         self._client = openai.AsyncOpenAI(
             # A server without keys ignores it; the package insists on one. The other variables of
             # the package (OPENAI_ORG_ID, ...) belong to its vendor and must not reach this server.
-            api_key=self._key or "none", admin_api_key="", organization="", project="",
+            api_key=key or "none", admin_api_key="", organization="", project="",
             default_headers={"OpenAI-Organization": absent, "OpenAI-Project": absent},
             base_url=endpoint.base_url, max_retries=0,
             timeout=openai.Timeout(endpoint.read_timeout, connect=endpoint.connect_timeout,
@@ -56,10 +58,6 @@ class Connection:
         _openai()
         endpoint.key()
 
-    def redact(self, text: str) -> str:
-        """Text without the key."""
-        return text.replace(self._key, _SHOWN_KEY) if self._key else text
-
     def pause(self, until: float) -> None:
         """Let no call begin before a time of the event loop's clock."""
         self._paused_until = max(self._paused_until, until)
@@ -68,10 +66,18 @@ class Connection:
         return max(0.0, self._paused_until - now)
 
     async def call(self, spec: ExpertSpec, prompt: str, seed: int) -> Completion:
-        """One try.
+        """One try. Whatever the server said, what comes back is without the key.
 
         Raises: CallFailed.
         """
+        try:
+            got = await self._call(spec, prompt, seed)
+        except CallFailed as failed:
+            failed.message = self.redact(failed.message)
+            raise
+        return got._replace(text=self.redact(got.text), model=self.redact(got.model))
+
+    async def _call(self, spec: ExpertSpec, prompt: str, seed: int) -> Completion:
         openai = self._openai
         try:
             body = await self._body(_request(spec, prompt, seed))
@@ -84,14 +90,10 @@ class Connection:
                              f"for {seconds:g} s", again=True, billed=not connecting) from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
-            raise CallFailed(
-                "failed", self.redact(f"no connection: {type(cause).__name__}: {cause}"),
-                again=True, billed="Connect" not in type(cause).__name__) from None
-        if self._key:
-            body = body.replace(self._key.encode(), _SHOWN_KEY.encode())
-        got = read_completion(body, model=spec.model, endpoint=self.endpoint,
-                              prompt_bytes=len(prompt.encode("utf-8")))
-        return got._replace(text=self.redact(got.text))
+            raise CallFailed("failed", f"no connection: {type(cause).__name__}: {cause}",
+                             again=True, billed="Connect" not in type(cause).__name__) from None
+        return read_completion(body, model=spec.model, endpoint=self.endpoint,
+                               prompt_bytes=len(prompt.encode("utf-8")))
 
     async def _body(self, request: dict[str, Any]) -> bytes:
         create = self._client.chat.completions.with_streaming_response.create
@@ -118,7 +120,7 @@ class Connection:
     def _status(self, error: Any) -> CallFailed:
         """An HTTP status that is no success, as a failed call."""
         status, code = error.status_code, str(error.code or "")
-        said = self.redact(str(error.message))
+        said = str(error.message)
         message = f"HTTP {status}: {said}"
         if status == 429 and code not in _NO_MONEY:
             return CallFailed("rate_limited", message, again=True, billed=False,

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 TOKEN_FIELDS = ("max_tokens", "max_completion_tokens")
 ANY_MODEL = "*"
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
+_KEY = re.compile(r"[!-~]+")
 _POSITIVE = ("connect_timeout", "read_timeout", "deadline", "backoff_cap")
 _NOT_NEGATIVE = ("backoff_base", "input_price", "output_price")
 _COUNTS = ("concurrency", "attempts", "give_up_after", "max_reply_bytes")
@@ -104,7 +105,8 @@ class Endpoint:
     def key(self) -> str:
         """The key, "" for a server without.
 
-        Raises: ValueError when the variable is not set or empty.
+        Raises: ValueError, which does not show it, when the variable is not set or empty, or holds
+          what no header can carry.
         """
         if not self.key_variable:
             return ""
@@ -112,6 +114,11 @@ class Endpoint:
         if not key:
             raise ValueError(f"the environment variable {self.key_variable}, which should hold the "
                              f"key for {self.base_url}, is not set")
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"the environment variable {self.key_variable} holds no key for "
+                             f"{self.base_url} that a header can carry: a key is of printable "
+                             "ASCII characters, without blanks, line ends or other control "
+                             "characters (it is not shown)")
         return key
 
     def accepts(self, asked: str, answered: str) -> bool:

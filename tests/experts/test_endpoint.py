@@ -51,6 +51,19 @@ def test_the_key_comes_from_its_variable_only(monkeypatch):
     assert Endpoint(base_url=URL).key() == ""
 
 
+@pytest.mark.parametrize("inside", ["\n", "\r\nX-Evil: ", "\t", " ", "\x07", "\x7f", "\xa0", "\xe9",
+                                    "\u200b", "\u0661"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypatch, inside):
+    # Sent, it would be the text of the HTTP library's error, whole.
+    endpoint = Endpoint(base_url=URL, key_variable="TEST_EXPERT_KEY")
+    monkeypatch.setenv("TEST_EXPERT_KEY", f"sk-first{inside}second")
+    with pytest.raises(ValueError, match="variable TEST_EXPERT_KEY holds no key") as got:
+        endpoint.key()
+    assert not any(part in str(got.value) for part in ("sk-", "first", "second"))
+    monkeypatch.setenv("TEST_EXPERT_KEY", "!#$%&'()*+,-./09:;<=>?@AZ[\\]^_`az{|}~")
+    assert endpoint.key() == "!#$%&'()*+,-./09:;<=>?@AZ[\\]^_`az{|}~"
+
+
 @pytest.mark.parametrize(("answered", "right"), [
     ("m", True), ("m@main", True), ("m-2024-07-18", True), ("m:1", True), ("m-v2.1", True),
     ("m-mini", False), ("m2", False), ("other", False), ("", False), ("org/m", False),
