@@ -8,9 +8,12 @@ that a body without end is left in time.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from gradejax.experts import retry
 from gradejax.experts.completion import CallFailed, Completion, read_completion
@@ -30,7 +33,7 @@ class Connection:
       slots: as many calls as may be under way.
       redact: text -> text without the key.
 
-    Raises: ValueError when the `openai` package or the key is missing.
+    Raises: ValueError when the `openai` package or the key is missing, or a proxy cannot be used.
     """
 
     def __init__(self, endpoint: Endpoint):
@@ -50,13 +53,15 @@ class Connection:
             base_url=endpoint.base_url, max_retries=0,
             timeout=openai.Timeout(endpoint.read_timeout, connect=endpoint.connect_timeout,
                                    pool=None),
-            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False))
+            http_client=_http_client(openai))
 
     @staticmethod
     def check(endpoint: Endpoint) -> None:
-        """Raises: ValueError when the `openai` package or the key is missing."""
-        _openai()
+        """Raises: ValueError when the `openai` package or the key is missing, or the environment
+        names a proxy that cannot be used."""
+        openai = _openai()
         endpoint.key()
+        _check_proxies(openai, tuple(sorted(getproxies().items())))
 
     def pause(self, until: float) -> None:
         """Let no call begin before a time of the event loop's clock."""
@@ -149,6 +154,38 @@ def _request(spec: ExpertSpec, prompt: str, seed: int) -> dict[str, Any]:
             # Not in OpenAI's own API; most servers of open models know it.
             request["extra_body"] = {"top_k": sampling.top_k}
     return request
+
+
+def _http_client(openai) -> Any:
+    """The HTTP library's client. It reads the proxies of the environment.
+
+    Raises: ValueError when it cannot use them; without their addresses, which may hold a password.
+    """
+    names = sorted(f"{name}_proxy".upper() for name in getproxies())
+    what = f"the proxy settings of the environment (variables {', '.join(names)}) cannot be used"
+    for name, address in getproxies().items():
+        if name in ("http", "https", "all"):
+            try:
+                urlsplit(address if "://" in address else f"http://{address}").port  # noqa: B018
+            except ValueError:
+                raise ValueError(f"{what}: {name.upper()}_PROXY is no address with a port from 1 "
+                                 "to 65535 (not shown: it may hold a password)") from None
+    try:
+        return openai.DefaultAsyncHttpxClient(follow_redirects=False)
+    except ImportError:
+        raise ValueError(f"{what}: a SOCKS proxy needs the package socksio; install it with "
+                         "pip install socksio, or unset the variable") from None
+    except Exception as error:
+        if not names or isinstance(error, OSError):  # the certificates
+            raise
+        raise ValueError(f"{what}: {type(error).__name__} (the addresses are not shown: they may "
+                         "hold a password)") from None
+
+
+@functools.lru_cache(maxsize=8)
+def _check_proxies(openai, proxies: tuple) -> None:
+    # Making a client reads certificates, tens of milliseconds; `proxies` is what may change.
+    _http_client(openai)
 
 
 def _openai():
