@@ -15,6 +15,7 @@ import logging
 import random
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -120,7 +121,8 @@ class OpenAIProvider:
             try:
                 result = await self._tries(asking, connection, prompt, seed, begin)
             except Exception as error:
-                logger.exception("expert %r: a call ended unexpectedly", asking.spec.name)
+                logger.error("expert %r: a call ended unexpectedly\n%s", asking.spec.name,
+                             connection.redact(traceback.format_exc()))
                 message = connection.redact(f"{type(error).__name__}: {error}")
                 result = Missing("failed", clip(message))
             if result is not None:

@@ -14,13 +14,14 @@ was asked and gave no answer. So is a model's own refusal, whose words are the t
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NamedTuple
 
 from gradejax.experts.endpoint import Endpoint
+from gradejax.experts.replies import counted, estimate, whole
 
 STOP = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence"})
 LENGTH = frozenset({"length", "max_tokens"})
-_BYTES_PER_TOKEN = 4  # a usual mean for English text, where the server does not count
 _SHOWN = 300  # characters of a server's words in a message
 
 
@@ -34,14 +35,20 @@ class CallFailed(Exception):
       wait: seconds the server asks to wait, None when it does not say.
       billed: the tokens may have been charged, unless `used` tells how many.
       used: (prompt, output) tokens where they are known.
+      message: the whole of it; as a text the failure is clipped. Take the key out of the whole: a
+        part of a key at the end of a clipped one would not be found.
     """
 
     def __init__(self, state: str, message: str, *, again: bool, closed: bool = False,
                  wait: float | None = None, billed: bool = True,
                  used: tuple[int, int] | None = None):
-        super().__init__(clip(message))
+        super().__init__(message)
+        self.message = message
         self.state, self.again, self.closed = state, again, closed
         self.wait, self.billed, self.used = wait, billed, used
+
+    def __str__(self) -> str:
+        return clip(self.message)
 
 
 class Completion(NamedTuple):
@@ -74,10 +81,11 @@ def read_completion(body: bytes, *, model: str, endpoint: Endpoint, prompt_bytes
     Raises: CallFailed for everything that is not a finished reply of that model.
     """
     try:
-        data = json.loads(body.decode("utf-8"))
+        data = json.loads(body.decode("utf-8"), parse_int=_integer)
     except (ValueError, RecursionError) as error:
-        start = body[:80].decode("utf-8", "replace")
-        raise CallFailed("malformed", f"the body is not JSON ({type(error).__name__}): {start!r}",
+        # Whole: it is clipped after the key was taken out.
+        text = body.decode("utf-8", "replace")
+        raise CallFailed("malformed", f"the body is not JSON ({type(error).__name__}): {text!r}",
                          again=True) from None
     if not isinstance(data, dict):
         raise CallFailed("malformed", f"the body is a {type(data).__name__}, not an object",
@@ -103,7 +111,7 @@ def read_completion(body: bytes, *, model: str, endpoint: Endpoint, prompt_bytes
     text = _text(message, used)
     estimated = used is None
     if used is None:
-        used = (_tokens(prompt_bytes), _tokens(len(text.encode("utf-8"))))
+        used = (estimate(prompt_bytes), estimate(len(text.encode("utf-8"))))
     return Completion(text, finish, *used, estimated, name)
 
 
@@ -125,7 +133,10 @@ def _text(message: dict, used: tuple[int, int] | None) -> str:
     if text is None:
         text = message.get("refusal") or ""
     if isinstance(text, list):
-        text = "".join(p.get("text") or "" for p in text if isinstance(p, dict))
+        parts = [p.get("text") if isinstance(p, dict) else p for p in text]
+        parts = ["" if p is None else p for p in parts]  # a part that is no text, as an image
+        odd = next((p for p in parts if not isinstance(p, str)), None)
+        text = odd if odd is not None else "".join(parts)
     if not isinstance(text, str):
         raise CallFailed("malformed", f"the content is a {type(text).__name__}, not text",
                          again=True, used=used)
@@ -137,15 +148,14 @@ def _usage(usage: Any) -> tuple[int, int] | None:
     """(prompt, output) tokens, None when the server does not count them legibly."""
     if not isinstance(usage, dict):
         return None
-    counts = [usage.get(k) for k in ("prompt_tokens", "completion_tokens", "total_tokens")]
-    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in counts[:2]):
-        return None
-    prompt, output, total = counts
-    if isinstance(total, int) and not isinstance(total, bool):
-        # What the total has beyond both is thinking, paid as output.
-        output = max(output, total - prompt)
-    return prompt, output
+    used = counted(usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    total = whole(usage.get("total_tokens"))
+    if used is None or total is None:
+        return used
+    # What the total has beyond both is thinking, paid as output.
+    return used[0], max(used[1], total - used[0])
 
 
-def _tokens(n_bytes: int) -> int:
-    return -(-n_bytes // _BYTES_PER_TOKEN)
+def _integer(digits: str) -> int | float:
+    # Python refuses to read thousands of digits, and the reply would be lost with the number.
+    return int(digits) if len(digits) < 100 else math.inf

@@ -8,16 +8,19 @@ that a body without end is left in time.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import time
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from gradejax.experts import retry
 from gradejax.experts.completion import CallFailed, Completion, read_completion
 from gradejax.experts.endpoint import Endpoint
+from gradejax.experts.redaction import redactor
 from gradejax.experts.spec import ExpertSpec
 
-_SHOWN_KEY = "[key]"
 # Said by several servers for a prompt that does not fit, as codes or in the message.
 _TOO_LONG = ("context_length_exceeded", "maximum context length", "context size", "context window")
 _NO_MONEY = ("insufficient_quota", "billing_hard_limit_reached")
@@ -28,37 +31,37 @@ class Connection:
 
     Attributes:
       slots: as many calls as may be under way.
+      redact: text -> text without the key.
 
-    Raises: ValueError when the `openai` package or the key is missing.
+    Raises: ValueError when the `openai` package or the key is missing, or a proxy cannot be used.
     """
 
     def __init__(self, endpoint: Endpoint):
         openai = _openai()
         self.endpoint = endpoint
         self.slots = asyncio.Semaphore(endpoint.concurrency)
-        self._key = endpoint.key()
+        key = endpoint.key()
+        self.redact = redactor(key)
         self._paused_until = 0.0
         self._openai = openai
         absent = openai.Omit()
         self._client = openai.AsyncOpenAI(
             # A server without keys ignores it; the package insists on one. The other variables of
             # the package (OPENAI_ORG_ID, ...) belong to its vendor and must not reach this server.
-            api_key=self._key or "none", admin_api_key="", organization="", project="",
+            api_key=key or "none", admin_api_key="", organization="", project="",
             default_headers={"OpenAI-Organization": absent, "OpenAI-Project": absent},
             base_url=endpoint.base_url, max_retries=0,
             timeout=openai.Timeout(endpoint.read_timeout, connect=endpoint.connect_timeout,
                                    pool=None),
-            http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False))
+            http_client=_http_client(openai))
 
     @staticmethod
     def check(endpoint: Endpoint) -> None:
-        """Raises: ValueError when the `openai` package or the key is missing."""
-        _openai()
+        """Raises: ValueError when the `openai` package or the key is missing, or the environment
+        names a proxy that cannot be used."""
+        openai = _openai()
         endpoint.key()
-
-    def redact(self, text: str) -> str:
-        """Text without the key."""
-        return text.replace(self._key, _SHOWN_KEY) if self._key else text
+        _check_proxies(openai, tuple(sorted(getproxies().items())))
 
     def pause(self, until: float) -> None:
         """Let no call begin before a time of the event loop's clock."""
@@ -68,10 +71,18 @@ class Connection:
         return max(0.0, self._paused_until - now)
 
     async def call(self, spec: ExpertSpec, prompt: str, seed: int) -> Completion:
-        """One try.
+        """One try. Whatever the server said, what comes back is without the key.
 
         Raises: CallFailed.
         """
+        try:
+            got = await self._call(spec, prompt, seed)
+        except CallFailed as failed:
+            failed.message = self.redact(failed.message)
+            raise
+        return got._replace(text=self.redact(got.text), model=self.redact(got.model))
+
+    async def _call(self, spec: ExpertSpec, prompt: str, seed: int) -> Completion:
         openai = self._openai
         try:
             body = await self._body(_request(spec, prompt, seed))
@@ -84,14 +95,10 @@ class Connection:
                              f"for {seconds:g} s", again=True, billed=not connecting) from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
-            raise CallFailed(
-                "failed", self.redact(f"no connection: {type(cause).__name__}: {cause}"),
-                again=True, billed="Connect" not in type(cause).__name__) from None
-        if self._key:
-            body = body.replace(self._key.encode(), _SHOWN_KEY.encode())
-        got = read_completion(body, model=spec.model, endpoint=self.endpoint,
-                              prompt_bytes=len(prompt.encode("utf-8")))
-        return got._replace(text=self.redact(got.text))
+            raise CallFailed("failed", f"no connection: {type(cause).__name__}: {cause}",
+                             again=True, billed="Connect" not in type(cause).__name__) from None
+        return read_completion(body, model=spec.model, endpoint=self.endpoint,
+                               prompt_bytes=len(prompt.encode("utf-8")))
 
     async def _body(self, request: dict[str, Any]) -> bytes:
         create = self._client.chat.completions.with_streaming_response.create
@@ -118,7 +125,7 @@ class Connection:
     def _status(self, error: Any) -> CallFailed:
         """An HTTP status that is no success, as a failed call."""
         status, code = error.status_code, str(error.code or "")
-        said = self.redact(str(error.message))
+        said = str(error.message)
         message = f"HTTP {status}: {said}"
         if status == 429 and code not in _NO_MONEY:
             return CallFailed("rate_limited", message, again=True, billed=False,
@@ -147,6 +154,38 @@ def _request(spec: ExpertSpec, prompt: str, seed: int) -> dict[str, Any]:
             # Not in OpenAI's own API; most servers of open models know it.
             request["extra_body"] = {"top_k": sampling.top_k}
     return request
+
+
+def _http_client(openai) -> Any:
+    """The HTTP library's client. It reads the proxies of the environment.
+
+    Raises: ValueError when it cannot use them; without their addresses, which may hold a password.
+    """
+    names = sorted(f"{name}_proxy".upper() for name in getproxies())
+    what = f"the proxy settings of the environment (variables {', '.join(names)}) cannot be used"
+    for name, address in getproxies().items():
+        if name in ("http", "https", "all"):
+            try:
+                urlsplit(address if "://" in address else f"http://{address}").port  # noqa: B018
+            except ValueError:
+                raise ValueError(f"{what}: {name.upper()}_PROXY is no address with a port from 1 "
+                                 "to 65535 (not shown: it may hold a password)") from None
+    try:
+        return openai.DefaultAsyncHttpxClient(follow_redirects=False)
+    except ImportError:
+        raise ValueError(f"{what}: a SOCKS proxy needs the package socksio; install it with "
+                         "pip install socksio, or unset the variable") from None
+    except Exception as error:
+        if not names or isinstance(error, OSError):  # the certificates
+            raise
+        raise ValueError(f"{what}: {type(error).__name__} (the addresses are not shown: they may "
+                         "hold a password)") from None
+
+
+@functools.lru_cache(maxsize=8)
+def _check_proxies(openai, proxies: tuple) -> None:
+    # Making a client reads certificates, tens of milliseconds; `proxies` is what may change.
+    _http_client(openai)
 
 
 def _openai():

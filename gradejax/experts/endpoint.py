@@ -7,15 +7,16 @@ that specs can be printed, stored in config.json and hashed.
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import re
+import sys
 from typing import Any
 from urllib.parse import urlsplit
 
 TOKEN_FIELDS = ("max_tokens", "max_completion_tokens")
 ANY_MODEL = "*"
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
+_KEY = re.compile(r"[!-~]+")
 _POSITIVE = ("connect_timeout", "read_timeout", "deadline", "backoff_cap")
 _NOT_NEGATIVE = ("backoff_base", "input_price", "output_price")
 _COUNTS = ("concurrency", "attempts", "give_up_after", "max_reply_bytes")
@@ -91,20 +92,42 @@ class Endpoint:
         what = "api.base_url must be an http or https address such as http://127.0.0.1:8000/v1"
         if not isinstance(self.base_url, str):
             raise ValueError(f"{what}, got {self.base_url!r}")
-        parts = urlsplit(self.base_url)
+        try:
+            parts = urlsplit(self.base_url)
+        except ValueError:  # brackets that are no IPv6 address
+            raise ValueError(f"{what}; what it got is no address (not shown: it may hold a key)"
+                             ) from None
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError(f"{what}, without user, password, query or fragment (not shown: they "
                              "may hold a key); the key comes from the environment variable that "
                              "api.key_variable names")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{what}, got {self.base_url!r}")
+        # urlsplit drops line ends and tabs, the HTTP library writes a blank as %20.
+        if len(self.base_url) > 2000 or any(
+                c.isspace() or not c.isprintable() for c in self.base_url):
+            raise ValueError(f"{what}, of at most 2000 characters, without blanks and control "
+                             f"characters; got {self.base_url[:2000]!r}")
+        try:
+            named, port = parts.netloc.rpartition("]")[2].partition(":")[1], parts.port
+        except ValueError:
+            named, port = ":", None
+        if named and not port:
+            raise ValueError(f"{what}, with a port from 1 to 65535 or without one and its colon; "
+                             f"got {self.base_url!r}")
+        try:
+            parts.hostname.encode("idna")
+        except UnicodeError:
+            raise ValueError(f"{what}; the parts of its host's name must have 1 to 63 characters, "
+                             f"got {self.base_url!r}") from None
         # One address, one text: it is part of the replies' keys.
         object.__setattr__(self, "base_url", self.base_url.rstrip("/"))
 
     def key(self) -> str:
         """The key, "" for a server without.
 
-        Raises: ValueError when the variable is not set or empty.
+        Raises: ValueError, which does not show it, when the variable is not set or empty, or holds
+          what no header can carry.
         """
         if not self.key_variable:
             return ""
@@ -112,6 +135,11 @@ class Endpoint:
         if not key:
             raise ValueError(f"the environment variable {self.key_variable}, which should hold the "
                              f"key for {self.base_url}, is not set")
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"the environment variable {self.key_variable} holds no key for "
+                             f"{self.base_url} that a header can carry: a key is of printable "
+                             "ASCII characters, without blanks, line ends or other control "
+                             "characters (it is not shown)")
         return key
 
     def accepts(self, asked: str, answered: str) -> bool:
@@ -145,8 +173,9 @@ def endpoint_of(entries: Any) -> Endpoint:
 
 
 def _number(field: str, value: Any, kind: Any, low: float, *, above: bool = False) -> None:
-    # bool is an int; NaN passes every comparison that refuses.
-    wrong = isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value)
+    # bool is an int; NaN passes every comparison that refuses; isfinite fails for a huge int.
+    wrong = isinstance(value, bool) or not isinstance(value, kind) or not (
+        abs(value) <= sys.float_info.max)
     if wrong or value < low or (above and value == low):
         what = "an integer" if kind is int else "a number"
         raise ValueError(f"api.{field} must be {what} {'above' if above else 'of at least'} {low}, "

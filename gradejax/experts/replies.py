@@ -8,8 +8,9 @@ it: a busy expert is not a wrong one. A reply cut by the token limit is a `Reply
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,29 @@ import numpy as np
 # on spending is reached; "failed" is any other exception of the provider.
 MISSING_STATES = ("budget", "failed", "malformed", "rate_limited", "refused", "timeout", "too_long")
 FINISH_REASONS = ("stop", "length")
+MOST_TOKENS = 2**31 - 1  # of a call: what an array of counts holds; no call takes more
+_BYTES_PER_TOKEN = 4  # a usual mean for English text, where the server does not count
+
+
+def whole(count: Any) -> int | None:
+    """A count of tokens as an integer, 3000.0 as 3000; None for what is no count, or an absurd one.
+    """
+    if isinstance(count, bool) or not isinstance(count, numbers.Real):
+        return None
+    return int(count) if 0 <= count <= MOST_TOKENS and count == int(count) else None
+
+
+def counted(prompt: Any, output: Any) -> tuple[int, int] | None:
+    """Both counts as integers; None when one is not legible, or the sum is absurd."""
+    prompt, output = whole(prompt), whole(output)
+    if prompt is None or output is None or prompt + output > MOST_TOKENS:
+        return None
+    return prompt, output
+
+
+def estimate(n_bytes: int) -> int:
+    """Tokens that so many bytes of text may be."""
+    return -(-n_bytes // _BYTES_PER_TOKEN)
 
 
 class Usage(NamedTuple):
@@ -66,9 +90,18 @@ class Reply:
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and reply tokens: what the call cost."""
+        """Prompt and reply tokens: what the call cost.
+
+        A record of an earlier version may hold an absurd count. It is taken as not given: the reply
+        is estimated, and the prompt, which is not here, counted if its own number is legible.
+        """
         said = len(self.tokens) if self.usage is None else self.usage.output_tokens
-        return self.prompt_tokens + said
+        used = counted(self.prompt_tokens, said)
+        if used is None:
+            text = estimate(len(self.text.encode("utf-8", "replace")))
+            prompt = whole(self.prompt_tokens) or 0
+            used = counted(prompt, text) or (0, text)
+        return sum(used)
 
     @property
     def money(self) -> float:

@@ -28,10 +28,11 @@ def completion(text, *, finish="stop", model=MODEL, usage=True, **message):
 
 
 class OddServer:
-    """Runs in a thread; use as a context. `key` is sent back in what fails, as some servers do."""
+    """Runs in a thread; use as a context. `key` is sent back in what fails, as some servers do.
+    `own` are further modes: bytes sent with status 200, or (status, bytes)."""
 
-    def __init__(self, key="no key", delay=0.0):
-        self.key, self.delay = key, delay
+    def __init__(self, key="no key", delay=0.0, own=None):
+        self.key, self.delay, self.own = key, delay, own or {}
         self.calls = collections.defaultdict(list)  # message -> times
         self.headers, self.bodies = [], []
         self.under_way = self.most_under_way = 0
@@ -99,6 +100,10 @@ class OddServer:
 
     async def _behave(self, mode, said, writer):
         """What a mode does; returns whether the connection can be used again."""
+        if mode in self.own:
+            own = self.own[mode]
+            status, data = own if isinstance(own, tuple) else (200, own)
+            return await self._send(writer, data, status)
         if mode == "ok":
             return await self._send(writer, completion(f"reply to {said}"))
         if mode.isdigit() or mode.startswith("429:"):

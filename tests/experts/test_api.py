@@ -1,6 +1,7 @@
 """The provider against a server that misbehaves on purpose."""
 
 import builtins
+import importlib.util
 import logging
 import time
 
@@ -282,3 +283,37 @@ def test_a_missing_key_and_a_missing_package_are_said_before_anything_is_asked(s
     with pytest.raises(ValueError, match=r"pip install 'gradejax\[api\]'"):
         run(server, ["ok"], on_error="raise")
     assert server.total == 0
+
+
+PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+@pytest.mark.parametrize(("variable", "proxy", "said"), [
+    ("ALL_PROXY", "ftp://u:secret@127.0.0.1:1", "ALL_PROXY.* cannot be used"),
+    ("HTTP_PROXY", "http://u:secret@127.0.0.1:abc", "HTTP_PROXY is no address"),
+    ("HTTPS_PROXY", "u:secret@127.0.0.1:99999", "HTTPS_PROXY is no address"),
+    ("ALL_PROXY", "http://u:secret@[::1", "ALL_PROXY is no address"),
+    ("ALL_PROXY", "socks5://u:secret@127.0.0.1:1", "ALL_PROXY.* needs the package socksio"),
+])
+def test_a_proxy_that_cannot_be_used_is_said_before_anything_is_asked(server, monkeypatch, variable,
+                                                                      proxy, said):
+    if "socks" in proxy and importlib.util.find_spec("socksio"):
+        pytest.skip("the package socksio is installed: SOCKS proxies can be used")
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv(variable, proxy)
+    with pytest.raises(ValueError, match=said) as got:
+        OpenAIProvider().describe(registry_for(server.url)["R"])
+    assert "secret" not in str(got.value)
+    with pytest.raises(ValueError, match=said):
+        run(server, ["ok"], on_error="raise")
+    monkeypatch.delenv(variable)
+    assert states(run(server, ["ok"])[0]) == ["stop"]
+
+
+@pytest.mark.parametrize("after", ["1" + "0" * 400, "9" * 5000, "1e400", "-" + "9" * 400])
+def test_an_absurd_retry_after_is_one_that_is_not_given(server, after):
+    replies, _ = run(server, [f"429:{after}"])
+    assert states(replies) == ["rate_limited"]
+    assert "HTTP 429" in replies[0].message

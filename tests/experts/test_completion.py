@@ -73,6 +73,15 @@ def test_another_model_is_not_an_answer():
     ({"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 3000}, (1000, 2000)),
     ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 1}, (10, 5)),
     ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": "many"}, (10, 5)),
+    # Some servers write every number with a point; 1,800 thinking tokens were lost.
+    ({"prompt_tokens": 1e3, "completion_tokens": 200.0, "total_tokens": 3000.0}, (1000, 2000)),
+    ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15.5}, (10, 5)),
+    ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": True}, (10, 5)),
+    ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 2**31}, (10, 5)),
+    ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 10**400}, (10, 5)),
+    ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": float("inf")}, (10, 5)),
+    ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 2**31 - 1}, (10, 2**31 - 11)),
+    ({"prompt_tokens": 0, "completion_tokens": 2**31 - 1}, (0, 2**31 - 1)),
 ])
 def test_tokens_are_counted_with_thinking(usage, counted):
     got = read(completion("four") | {"usage": usage})
@@ -83,11 +92,41 @@ def test_tokens_are_counted_with_thinking(usage, counted):
     None, [], {}, {"prompt_tokens": -1, "completion_tokens": 5},
     {"prompt_tokens": 10, "completion_tokens": None}, {"prompt_tokens": True,
                                                        "completion_tokens": 5},
+    # An array of counts holds no more; the run would crash after all calls were paid.
+    {"prompt_tokens": 5, "completion_tokens": 3_000_000_000},
+    {"prompt_tokens": 2**31, "completion_tokens": 0},
+    {"prompt_tokens": 1, "completion_tokens": 2**31 - 1},
+    {"prompt_tokens": 5, "completion_tokens": 10**400},
+    {"prompt_tokens": 5, "completion_tokens": 1e300},
+    {"prompt_tokens": 5, "completion_tokens": 2.5}, {"prompt_tokens": "5", "completion_tokens": 2},
+    {"prompt_tokens": float("nan"), "completion_tokens": float("inf")},
 ])
 def test_without_a_count_tokens_are_estimated_and_said_to_be(usage):
     got = read(completion("seven b") | {"usage": usage})
     # ceil(41 / 4) and ceil(7 / 4); 0 would make such an expert free.
     assert (got.prompt_tokens, got.output_tokens, got.estimated) == (11, 2, True)
+
+
+def test_a_number_of_thousands_of_digits_does_not_lose_the_reply():
+    body = json.dumps(completion("four")).replace('"completion_tokens": 5',
+                                                  '"completion_tokens": ' + "9" * 5000)
+    got = read(body.encode())
+    assert (got.text, got.estimated) == ("four", True)
+
+
+@pytest.mark.parametrize("content", [
+    [{"text": 5}], [{"text": "a"}, {"text": 5}], [{"text": 0}], [{"text": False}], [{"text": []}],
+    [{"text": {"value": "a"}}], [5], [["a"]], 5, {"text": "a"}, True,
+])
+def test_content_that_is_no_text_is_malformed(content):
+    error = failed(completion(content))
+    assert (error.state, error.again, error.used) == ("malformed", True, (10, 5))
+    assert "the content is a " in str(error)
+
+
+def test_parts_of_a_content():
+    parts = [{"type": "image"}, {"text": None}, None, {"text": "a"}, {"text": ""}, "b"]
+    assert read(completion(parts)).text == "ab"
 
 
 def test_half_a_surrogate_pair_becomes_a_mark():

@@ -19,6 +19,35 @@ def test_bad_addresses(url):
         Endpoint(base_url=url)
 
 
+@pytest.mark.parametrize("url", [
+    "http://127.0.0.1:abc/v1", "http://127.0.0.1:99999/v1", "http://127.0.0.1:65536", "http://h:/v1",
+    "http://h:0/v1", "http://h:-1/v1", "http://h:+8/v1", "http://h:\u0663/v1", "http://h:8:9/v1",
+    "http://[::1]:/v1", "http://[::1]:x/v1", "http://[::1/v1", "http://h:80 /v1", "http://h o/v1",
+    "http://h/v1\n", "http://h\t:8/v1", "http://h\x00/v1", "http://a..b/v1", "http://.h/v1",
+    f"http://{'a' * 64}/v1", "http://" + "a." * 40_000 + "b/v1",
+])  # fmt: skip
+def test_addresses_that_the_http_library_cannot_use(url):
+    # Found by the first call, they are a traceback of that library, after local models have run.
+    with pytest.raises(ValueError, match="base_url must be an http or https address") as got:
+        Endpoint(base_url=url)
+    assert len(str(got.value)) < 2500
+
+
+@pytest.mark.parametrize("url", [
+    "http://h/v1", "https://h:65535/v1", "http://h:1", "http://[::1]:8000/v1", "http://[::1]/v1",
+    "http://model_server:8000/v1", "http://\xe9.example/v1", "http://h.example./v1",
+    "http://h/a:b/@v1",
+])  # fmt: skip
+def test_good_addresses(url):
+    assert Endpoint(base_url=url).base_url == url
+
+
+def test_an_address_that_cannot_be_read_is_not_shown():
+    with pytest.raises(ValueError, match="is no address") as got:
+        Endpoint(base_url=f"http://user:{SECRET}@[::1/v1")
+    assert SECRET not in str(got.value)
+
+
 @pytest.mark.parametrize("fields", [
     {"key_variable": SECRET}, {"base_url": f"http://user:{SECRET}@host/v1"},
     {"base_url": f"http://host/v1?key={SECRET}"}, {"base_url": f"http://host/v1#{SECRET}"},
@@ -33,6 +62,7 @@ def test_a_key_in_the_wrong_place_is_refused_and_not_shown(fields):
     ("concurrency", 0), ("attempts", True), ("attempts", 1.5), ("deadline", 0.0),
     ("read_timeout", float("nan")), ("input_price", -1.0), ("active_params", 0),
     ("max_reply_bytes", 0), ("token_field", "tokens"), ("reply_model", None),
+    ("deadline", 10**400), ("input_price", 10**400),
 ])
 def test_bad_values_name_the_field(field, value):
     with pytest.raises(ValueError, match=f"api.{field}"):
@@ -49,6 +79,19 @@ def test_the_key_comes_from_its_variable_only(monkeypatch):
     assert endpoint.key() == SECRET
     assert SECRET not in repr(endpoint)
     assert Endpoint(base_url=URL).key() == ""
+
+
+@pytest.mark.parametrize("inside", ["\n", "\r\nX-Evil: ", "\t", " ", "\x07", "\x7f", "\xa0", "\xe9",
+                                    "\u200b", "\u0661"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypatch, inside):
+    # Sent, it would be the text of the HTTP library's error, whole.
+    endpoint = Endpoint(base_url=URL, key_variable="TEST_EXPERT_KEY")
+    monkeypatch.setenv("TEST_EXPERT_KEY", f"sk-first{inside}second")
+    with pytest.raises(ValueError, match="variable TEST_EXPERT_KEY holds no key") as got:
+        endpoint.key()
+    assert not any(part in str(got.value) for part in ("sk-", "first", "second"))
+    monkeypatch.setenv("TEST_EXPERT_KEY", "!#$%&'()*+,-./09:;<=>?@AZ[\\]^_`az{|}~")
+    assert endpoint.key() == "!#$%&'()*+,-./09:;<=>?@AZ[\\]^_`az{|}~"
 
 
 @pytest.mark.parametrize(("answered", "right"), [

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from gradejax.experts.replies import Missing, Reply
+from gradejax.experts.replies import Missing, Reply, Usage
 from gradejax.systems.questions import (
     candidates_of,
     make_question_set,
@@ -116,6 +116,18 @@ def test_records_of_replies():
     assert not r.candidates[~r.candidate_mask].any() and not r.choices.any()
     assert got.texts == (("nine", "seven"), ("two",))
     assert got.replies[0] == ("ANSWER: nine", None) and len(got) == 2 and got.longest == 7
+
+
+@pytest.mark.parametrize("count", [3_000_000_000, 2**31, 10**400, -1, float("inf"), None])
+def test_a_stored_absurd_count_is_estimated(count):
+    # It would end the run after all calls were paid, and every later one that reads the record.
+    said = dataclasses.replace(reply("ANSWER: seven", 3), usage=Usage(count, 1.0, False, "m", 1))
+    replies = {"A1": [said], "A2": [reply("ANSWER: seven", 2)], "M0": [reply("ANSWER: two", 4)]}
+    got = make_question_set([OPEN], TASK, POOL, replies, [np.ones((4, 6), np.float32)],
+                            np.zeros((1, 6)), lambda texts: np.ones((len(texts), 5), np.float32),
+                            ("x", "y"), first_id=0)  # fmt: skip
+    # Ten of the prompt, and 13 bytes of text.
+    assert got.records.tokens.tolist() == [[10 + 4, 13, 13]]
 
 
 def test_more_options_than_seats():
