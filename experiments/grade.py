@@ -9,7 +9,8 @@ there are, `id`, `finish_reason` ("length" marks a cut reply), `error` (the call
 GRADEJAX_DATA); an `id` found there brings the item's options, tests and entry point, and its answer
 where `gold` is absent. Where a `gold` contradicts the item's own, the item's decides. An `id` that
 the benchmark's file lacks is graded by the line alone. Both are said on stderr and counted; a file
-that holds none of the ids asked is an error.
+that holds none of the ids asked is an error. So is a value of another kind than its key's, before
+any verdict: file and line are named.
 
 Each line of the output: `id`, `outcome` (correct, wrong, no_answer, truncated or missing), `answer`
 (as read; null unless correct or wrong), `benchmark`, and `strict`, the same under the strict
@@ -20,9 +21,7 @@ missing), and with `--data` `ids`: how many were found, not found, and contradic
 """
 
 import argparse
-import json
 import os
-import pathlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -31,6 +30,7 @@ from typing import Any
 
 from experiments.grade_ids import NO_FOLDER, Matched, check_found, counted_ids, look_up, warnings_of
 from experiments.grade_items import Items, example_of
+from experiments.grade_rows import print_line, read_rows
 from gradejax.tasks.answers import make_task
 from gradejax.tasks.base import (
     CUT_REASONS,
@@ -71,51 +71,24 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for line in counts(matched, judged):
-        print(json.dumps(line, ensure_ascii=False))
+        print_line(line)
     return 0
 
 
-def read_rows(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """The lines of an outputs file, checked; every fault is a ValueError with file and line."""
-    path = pathlib.Path(path)
-    with open(path, encoding="utf-8-sig", errors="replace", newline="\n") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{where}: expected a JSON object a line, got {error}") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
-            absent = [key for key in ("benchmark", "completion") if key not in row]
-            if absent:
-                raise ValueError(
-                    f"{where}: missing {absent}; expected the keys benchmark, completion, gold "
-                    "and, to find the item, id"
-                )
-            if not isinstance(row["benchmark"], str) or not row["benchmark"].strip():
-                raise ValueError(f"{where}: expected 'benchmark' to be a name")
-            if row["completion"] is not None and not isinstance(row["completion"], str):
-                raise ValueError(
-                    f"{where}: expected 'completion' to be a string or null, got "
-                    f"{type(row['completion']).__name__}"
-                )
-            # a line's number names it, and no item
-            yield {"id": number} | row | {"where": where, "asked": row.get("id")}
-
-
 def grade(matched: list[Matched], *, workers: int = 1) -> Iterator[Judged]:
-    """The verdicts of lines, in order; formulas and programs are checked by several workers."""
+    """The verdicts of lines, in order; formulas and programs are checked by several workers.
+
+    Raises:
+      ValueError: a line cannot be graded; before the first verdict.
+    """
+    examples = [_ready(match) for match in matched]
     tasks: dict[str, Task] = {}
     with ThreadPoolExecutor(max(1, workers)) as threads:
         started: list[Judged | Future] = []
-        for row, item, kind, _ in matched:
-            if kind == "code":
+        for (row, item, kind, _), example in zip(matched, examples, strict=True):
+            if example is None:
                 started.append(threads.submit(judge_code, row, item))
                 continue
-            example = example_of(row, item, kind)
             task = tasks.setdefault(kind, make_task(kind, kind, open_format))
             if kind in _ELSEWHERE:
                 started.append(threads.submit(judge, row, task, example))
@@ -141,19 +114,34 @@ def judge_code(row: Mapping[str, Any], item: Mapping[str, Any] | None) -> Judged
     visible = after_thinking(row["completion"] or "")
     if not visible or not visible.strip():
         return Judged(Outcome.NO_ANSWER, None, None)
-    if item is None or not item.get("test") or not item.get("entry_point"):
-        raise ValueError(
-            f"{row['where']}: a program is graded by its item's tests; expected id {row['id']!r} "
-            f"of {row['benchmark']!r} with 'test' and 'entry_point' in the folder of --data"
-        )
     try:
         from gradejax.tasks.sandbox import check
     except ImportError as error:
         raise ValueError(f"programs cannot be run: {error}") from error
-    result = check(visible, item["test"], item["entry_point"], prompt=item.get("question", ""))
+    result = check(visible, item["test"], item["entry_point"], prompt=item.get("question") or "")
     outcome = Outcome(result.outcome)
     code = result.code if outcome in (Outcome.RIGHT, Outcome.WRONG) else None
     return Judged(outcome, code, code)
+
+
+def _ready(match: Matched) -> Example | None:
+    """The question of a line that can be graded; None for a program.
+
+    Raises:
+      ValueError: it cannot be; names file and line.
+    """
+    row, item, kind, _ = match
+    if kind != "code":
+        return example_of(row, item, kind)
+    to_run = not _failed(row) and row.get("finish_reason") not in CUT_REASONS
+    visible = after_thinking(row["completion"] or "") if to_run else None
+    held = item or {}
+    if visible and visible.strip() and not (held.get("test") and held.get("entry_point")):
+        raise ValueError(
+            f"{row['where']}: a program is graded by its item's tests; expected id {row['id']!r} "
+            f"of {row['benchmark']!r} with 'test' and 'entry_point' in the folder of --data"
+        )
+    return None
 
 
 def counts(matched: list[Matched], verdicts: list[Judged]) -> Iterator[dict[str, Any]]:
@@ -203,7 +191,7 @@ def _print_verdict(match: Matched, judged: Judged) -> None:
         line["cannot_compare"] = True
     if match.said:
         line["item"] = match.state
-    print(json.dumps(line, ensure_ascii=False))
+    print_line(line)
 
 
 if __name__ == "__main__":

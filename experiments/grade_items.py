@@ -5,17 +5,17 @@ unknown name by what the item or the gold shows) and the files of the folder tha
 (`Items`).
 """
 
-import json
 import os
 import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.grade_rows import read_item
 from gradejax.tasks import benchmarks
 from gradejax.tasks.base import Example
 from gradejax.tasks.choices import LETTERS
-from gradejax.tasks.numbers import is_plain_number
+from gradejax.tasks.numbers import canonical_integer, is_plain_number, parse
 
 # benchmark names, without case and marks, by prefix; the longest that fits decides
 KINDS = {
@@ -90,7 +90,7 @@ class Items:
                 with open(path, encoding="utf-8-sig", newline="\n") as file:
                     for number, line in enumerate(file, start=1):
                         if line.strip():
-                            row = _parsed(line, f"{path}:{number}")
+                            row = read_item(line, f"{path}:{number}")
                             found.setdefault(str(row.get("id")), row)
             self._by_benchmark[name] = found
         return self._by_benchmark[name]
@@ -114,7 +114,11 @@ def kind_of(row: Mapping[str, Any], item: Mapping[str, Any] | None) -> str:
 
 
 def example_of(row: Mapping[str, Any], item: Mapping[str, Any] | None, kind: str) -> Example:
-    """The question of a row as far as grading needs it."""
+    """The question of a row as far as grading needs it.
+
+    Raises:
+      ValueError: there is no gold, or it fits no answer of this kind; names file and line.
+    """
     item = item or {}
     gold, choices, meta = _gold(row, item), None, {}
     if gold is None or not str(gold).strip():
@@ -132,6 +136,10 @@ def example_of(row: Mapping[str, Any], item: Mapping[str, Any] | None, kind: str
         gold = gold_letter(gold, choices, labels, row["where"])
     elif kind == "number":
         gold = str(gold).rsplit("####", 1)[-1].strip()
+        if parse(gold) is None:
+            raise ValueError(f"{row['where']}: expected 'gold' to be a number, got {gold!r}")
+    elif kind == "integer" and not canonical_integer(str(gold), None).isdigit():
+        raise ValueError(f"{row['where']}: expected 'gold' to be in 0..999, got {gold!r}")
     return Example(
         str(row["id"]), "", choices, str(gold), family=row["benchmark"], source="", meta=meta
     )
@@ -150,7 +158,7 @@ def gold_letter(gold: Any, choices: tuple, labels: tuple, where: str) -> str:
     letters = LETTERS[: len(choices)]
     if isinstance(gold, int):
         gold = letters[gold] if 0 <= gold < len(letters) and str(gold) not in labels else str(gold)
-    gold = gold.strip()
+    gold = str(gold).strip()
     if len(gold) == 1 and gold in letters:
         return gold
     if gold in labels:
@@ -179,16 +187,6 @@ def _unknown_options(name: str) -> tuple[str, ...]:
     known = [prefix for prefix in OPTIONS if name.startswith(prefix)]
     n = OPTIONS[max(known, key=len)] if known else 4
     return tuple(f"\0{i}" for i in range(n))  # texts that no reply repeats
-
-
-def _parsed(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{where}: expected one JSON object a line, got {error}") from error
-    if not isinstance(row, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
-    return row
 
 
 def _bare(name: str) -> str:

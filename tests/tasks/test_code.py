@@ -25,13 +25,22 @@ def judge(reply, finish="stop"):
     [
         ("```python\ndef add(a, b):\n    return a + b\n```", Outcome.RIGHT),
         ("    return a + b", Outcome.RIGHT),
+        ("So be it.\n" * 6000 + "```python\ndef add(a, b):\n    return a + b\n```", Outcome.RIGHT),
+        ("\ufeff```python\r\ufeffdef add(a, b):\r    return a + b\r```", Outcome.RIGHT),
+        ('```python\ndef add(a, b):\n    """\n    ```\n    5\n    ```\n    """\n'
+         '    return a + b\n```', Outcome.RIGHT),
+        ("```python\ntry:\n    def add(a, b):\n        return a + b\n"
+         "except OSError:\n    pass\n```", Outcome.RIGHT),
+        ("```python\ndef add(a, b):\n    return a + b\n```\nIn short:\n```python\n"
+         "def add(a, b):\n    raise NotImplementedError\n```", Outcome.RIGHT),
+        ("    raise NotImplementedError", Outcome.WRONG),
         ("```python\ndef add(a, b):\n    return a - b\n```", Outcome.WRONG),
         ("I cannot help with that.", Outcome.NO_ANSWER),
         ("", Outcome.NO_ANSWER),
         (None, Outcome.NO_ANSWER),
         ("<think>def add(a, b): return a + b", Outcome.NO_ANSWER),
     ],
-)
+)  # fmt: skip
 def test_outcomes(reply, outcome):
     judged = judge(reply)
     assert judged.outcome is outcome

@@ -17,6 +17,16 @@ def total(xs: List[int]) -> int:
 '''
 WHOLE = "def total(xs):\n    return sum(xs)"
 WITH_HELPER = "def plus(a, b):\n    return a + b\n\ndef total(xs):\n    return plus(xs[0], xs[1])"
+INDENTED = "    def total(xs):\n        return sum(xs)"
+FENCED_DOC = '''def total(xs):
+    """Adds.
+
+    ```
+    >>> total([1, 2])
+    3
+    ```
+    """
+    return sum(xs)'''
 
 
 def run(reply, prompt=PROMPT, values=((3, 4),)):
@@ -71,6 +81,55 @@ REPLIES = {
     "windows line ends": f"```python\r\n{WHOLE}\r\n```\r\n".replace("\n    ", "\r\n    "),
     "demonstration guarded": f"{WHOLE}\n\nif __name__ == '__main__':\n    raise SystemExit(1)\n",
     "lambda": "```python\ntotal = lambda xs: sum(xs)\n```",
+    "long prose before a fence": "All of it is known.\n" * 5000 + f"```python\n{WHOLE}\n```",
+    "long prose before bare code": "All of it is known.\n" * 5000 + f"\n{WITH_HELPER}\n",
+    "long prose around bare code": "x = 1 he said\n" * 9000 + f"\n{WHOLE}\n\n"
+    + "That is it.\n" * 9000,
+    "long code in an earlier block": "```python\n" + "x = [1, 2, 3]\n" * 5000 + "(\n```\n"
+    f"```python\n{WHOLE}\n```",
+    "fence in a docstring": f"```python\n{FENCED_DOC}\n```\nIt adds.",
+    "fence in a docstring, unclosed": f"```python\n{FENCED_DOC}\n",
+    "fence in a docstring, unclosed, prose": f"```python\n{FENCED_DOC}\n\nThat is the sum.",
+    "fence in a docstring, no fence around": FENCED_DOC,
+    "fence in a docstring, prose around": f"Here it is.\n\n{FENCED_DOC}\n\nThat adds them.",
+    "one fence line in a docstring": "```python\ndef total(xs):\n    \'\'\'Ends in\n    ```\n"
+    "    \'\'\'\n    return sum(xs)\n```\nAnd so on.",
+    "fences in two docstrings": f"```python\n{FENCED_DOC.replace('total', 'other')}\n\n\n"
+    f"{FENCED_DOC}\n```\nThey add.",
+    "docstring never closed in an earlier block": "```python\ndef total(xs):\n    \"\"\"Adds\n```\n"
+    f"I forgot the end.\n```python\n{WHOLE}\n```",
+    "docstring never closed, then one that is": "```python\ndef total(xs):\n    \"\"\"Adds\n```\n"
+    "I forgot the end.\n```python\ndef total(xs):\n    \"\"\"Adds.\"\"\"\n    return sum(xs)\n```",
+    "byte order mark": f"\ufeff{WHOLE}",
+    "byte order mark before a fence": f"\ufeff```python\n{WHOLE}\n```",
+    "byte order mark in a fence": f"```python\n\ufeff{WHOLE}\n```",
+    "byte order mark before a body": "\ufeff    return sum(xs)",
+    "old mac line ends": f"```python\n{WHOLE}\n```\n".replace("\n", "\r"),
+    "old mac line ends, bare": WITH_HELPER.replace("\n", "\r"),
+    "mixed line ends": f"```python\r\n{WHOLE}\r```\n",
+    "in an if": f"```python\nif True:\n{INDENTED}\n```",
+    "in an else": f"```python\nif not 1:\n    pass\nelse:\n{INDENTED}\n```",
+    "in a try": f"```python\ntry:\n{INDENTED}\nexcept Exception:\n    raise\n```",
+    "in a handler": f"```python\ntry:\n    import no_such\nexcept ImportError:\n{INDENTED}\n```",
+    "in an if in a try": "```python\ntry:\n    if True:\n        total = lambda xs: sum(xs)\n"
+    "finally:\n    pass\n```",
+    "in an if, bare": f"if True:\n{INDENTED}",
+    "in a try, in prose": f"This is it.\n\ntry:\n{INDENTED}\nexcept Exception:\n    raise\n\nGood.",
+    "a result kept in a try": f"```python\n{WHOLE}\n```\n```python\ntry:\n    total = total([1])\n"
+    "except TypeError:\n    pass\n```",
+    "a main guard after it": f"```python\n{WHOLE}\n```\n```python\n"
+    "if __name__ == '__main__':\n    def total(xs):\n        return 0\n```",
+    "raising stub after it": f"```python\n{WHOLE}\n```\nThe signature:\n"
+    "```python\ndef total(xs):\n    \"\"\"Adds.\"\"\"\n    raise NotImplementedError\n```",
+    "raising stub with words after it": f"```python\n{WHOLE}\n```\n"
+    "```python\ndef total(xs):\n    raise NotImplementedError('yours')\n```",
+    "raising stub in the same block": f"```python\n{WHOLE}\n\n"
+    "def total(xs):\n    raise NotImplementedError\n```",
+    "raising stub, bare": f"{WHOLE}\n\ndef total(xs):\n    raise NotImplementedError\n",
+    "raising stub, bare, after prose": f"{WHOLE}\n\nThe signature is:\n\ndef total(xs):\n"
+    "    raise NotImplementedError\n",
+    "stub in the same block": f"```python\n{WHOLE}\n\ndef total(xs):\n    ...\n```",
+    "stub before it": f"```python\ndef total(xs):\n    raise NotImplementedError\n\n{WHOLE}\n```",
     "future import": f"```python\nfrom __future__ import annotations\n{WHOLE}\n```",
 }  # fmt: skip
 
@@ -113,6 +172,11 @@ def test_no_code(reply):
      "from x import y said he\n" * 3000,
      "(" * 10_000, "```python\n" + "[" * 5000, "def total(xs):\n" + "    if 1:\n" * 200,
      "```\n" * 2000, "-" * 50_000 + "1", "def total(xs):\n  return " + "not " * 20_000 + "1",
+     "x = 1\n" * 200_000 + "(\n", "```python\nx=(\n```\n" * 100_000, "a" * 5_000_000,
+     "```python\n'''\n" + "```\n" * 50_000 + "'''", "```python\n" + "'''\n```\n" * 50_000,
+     "```python\n" + "x = 1\n" * 500_000, "if a:\n" * 300_000, "try:\n" * 3000,
+     "def total(xs):\n  (\n" * 100_000, "if 1:\n pass\n" * 100_000, "\r" * 3_000_000,
+     "```python x\n" * 200_000, "if 1:\n pass\n" + "elif 1:\n pass\n" * 3000,
      "\ud800" * 100, "def total(xs):\n" * 3000, "```python\n" + "x = 1\n(\n" * 3000],
 )  # fmt: skip
 def test_garbage_neither_raises_nor_takes_long(reply):

@@ -29,9 +29,10 @@ files: it is not run ("missing"), unless `Limits.files_may_be_open` says so, and
 **What it does not hold against.** Holes in the kernel: seccomp makes the target smaller, it is the
 same kernel all the same; run strangers' models on a machine you can lose. Timing and cache side
 channels. A program that computes the right answers is right, however it does: tests that accept a
-constant are passed by a constant. The tests and the prompt are trusted: they come from the data set
-and run with the caller's rights. At the basic level for an ordinary user, that user's processes and
-the program count against one limit of processes.
+constant are passed by a constant, and `assert not abs(candidate(x) - 3) > 1e-6` is passed by NaN,
+of which no comparison holds (`assert abs(...) <= 1e-6` is not). The tests and the prompt are
+trusted: they come from the data set and run with the caller's rights. At the basic level for an
+ordinary user, that user's processes and the program count against one limit of processes.
 
 Linux on x86-64 or arm64 (the numbers of system calls are known for those), CPython.
 """
