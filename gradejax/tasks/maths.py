@@ -51,7 +51,10 @@ def _compare(gold: str, given: str) -> tuple[bool, bool]:
 
 
 def _same_numbers(a: str, b: str) -> bool:
-    a, b = Fraction(a), Fraction(b)
+    try:
+        a, b = Fraction(a), Fraction(b)
+    except ZeroDivisionError:  # "1/0" is written like a number and has no value: it equals none
+        return False
     if a == b:
         return True
     # 0.333333 is 1/3 as far as decimals can say; two decimals must be equal
