@@ -200,12 +200,13 @@ def _canonical_number(answer: str) -> str:
 def canonical_integer(answer: str, example) -> str:
     """An integer 0..999 without leading zeros and trailing ".0" (AIME); other text is kept apart.
 
-    A negative, larger or non-integer answer never equals a gold, and there is no substring test:
+    A negative (but -0), larger or non-integer answer never equals a gold, and there is no substring test:
     "173" is not "73", "66/2" is not "33".
     """
     del example
     inside = boxes(answer)
     text = undecorated(clean(inside[-1].text if inside else answer))
+    text = re.sub(r"^-(?=0+(?:\.0*)?$)", "", text)
     match = re.fullmatch(r"\+?0*(\d{1,3})(?:\.0*)?", text)
     return str(int(match[1])) if match else "not in 0..999: " + normalise(text)
 

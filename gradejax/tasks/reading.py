@@ -5,6 +5,7 @@ here is linear in the reply: repetitions are bounded, since a reply may be a meg
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -89,6 +90,16 @@ _JOINED = re.compile(
     r"[\s$,;/&()\[\]\\]{0,12}(?:(?:\\text\s?\{\s?)?(?:and|or|und|oder|ou|et)(?:\s?\})?)?"
     r"[\s$,;/&()\[\]\\]{0,12}",
     re.IGNORECASE,
+)
+
+
+# Format characters (category Cf): zero widths, direction marks, a byte-order mark; and selectors of
+# a sign's look. None can be seen, and all of them come with text copied from elsewhere.
+_UNSEEN = re.compile(
+    "[\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f"
+    "\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\ufe00-\ufe0f\U000110bd\U000110cd"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001"
+    "\U000e0020-\U000e007f]"
 )
 
 
@@ -220,6 +231,11 @@ def cues(text: str) -> Iterator[Stated]:
 def has_cue(text: str) -> bool:
     """Does `text` announce an answer at all, given or not?"""
     return bool(_CUE.search(text))
+
+
+def readable(text: str) -> str:
+    """`text` as it is read, for every kind: no unseen characters, accents composed (NFC)."""
+    return text if text.isascii() else unicodedata.normalize("NFC", _UNSEEN.sub("", text))
 
 
 def undecorated(text: str) -> str:

@@ -115,8 +115,11 @@ def test_equal_formulas_are_one_candidate_of_a_vote():
     assert candidates == ("2", r"\frac{1}{\sqrt{2}}", "0.5")
 
 
-@pytest.mark.parametrize("text", [r"\boxed{1/0}", "ANSWER: 5/0", "41/0", r"\boxed{\frac{7}{0}}",
-                                  r"\boxed{-3/00}", r"\boxed{0/0}", "ANSWER: 2/\u0660"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [r"\boxed{1/0}", "ANSWER: 5/0", "41/0", r"\boxed{\frac{7}{0}}", r"\boxed{-3/00}",
+     r"\boxed{0/0}", "ANSWER: 2/\u0660"],
+)  # fmt: skip
 @pytest.mark.parametrize("gold", ["2", "0.5", "1/3", "0"])
 def test_a_division_by_zero_is_a_wrong_answer_and_no_error(text, gold):
     # it once raised ZeroDivisionError, which ended the run with all of its replies
