@@ -37,6 +37,7 @@ from gradejax.tasks.reading import (
     is_withdrawn,
     last_boxes,
     normalise,
+    standing,
     tagged,
     undecorated,
 )
@@ -121,9 +122,9 @@ def _last(readings: list[tuple[int, str]]) -> str | None:
 def _marked(text: str, example: Example) -> list[tuple[int, str]]:
     """(position, letter) of the last readable box statement and of the last answer tag."""
     found = []
-    for statement in reversed(tagged(text)):
+    for statement in standing(tagged(text), text):
         letter = _read(statement, example)
-        if letter and not is_withdrawn(statement, text):
+        if letter:
             found.append((statement.start, letter))
             break
     last = last_boxes(text)
@@ -131,9 +132,9 @@ def _marked(text: str, example: Example) -> list[tuple[int, str]]:
     if letters:
         found.append((last[-1].start, SEVERAL if len(letters) > 1 else letters.pop()))
     elif "boxed{" in text or "fbox" in text:  # the last box holds something else, say a number
-        for box in boxes(text)[: -MAX_JOINED - 1 : -1]:
+        for box in standing(boxes(text)[-MAX_JOINED:], text):
             letter = _read(box, example)
-            if letter and not is_withdrawn(box, text):
+            if letter:
                 found.append((box.start, letter))
                 break
     return found
@@ -232,6 +233,8 @@ def _whole_reply(text: str, example: Example) -> str | None:
     whole = undecorated(text)
     boxed = boxes(whole)
     if boxed:
+        if is_withdrawn(boxed[-1], whole):
+            return None
         whole = boxed[-1].text
     bare = re.fullmatch(r"[\s*_(\[{$]*([A-Za-z])[\s*_)\]}$.:]*", whole)
     if bare:

@@ -13,7 +13,8 @@ from gradejax.tasks.reading import boxes, normalise, undecorated
 
 # Longer digit strings are no answer to any benchmark, and Python refuses to convert very long ones.
 MAX_CHARS = 300
-_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9,
+           "trillion": 10**12}  # fmt: skip
 _VULGAR = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅖": "2/5",
            "⅗": "3/5", "⅘": "4/5", "⅙": "1/6", "⅚": "5/6", "⅛": "1/8", "⅜": "3/8", "⅝": "5/8",
            "⅞": "7/8"}  # fmt: skip
@@ -37,7 +38,9 @@ _LEADING = re.compile(rf"(?P<sign>[+-]?)\s?{_VALUE}")
 
 # What may not follow a leading number: an operator or formula makes it a part of something else ...
 _FORMULA_GOES_ON = re.compile(
-    r"\s*(?:[-+*/^=<>×÷·\\_{~±|√π]|(?:[bijknxyz]|pi|sqrt)(?![A-Za-z']))", re.IGNORECASE
+    r"\s*(?:[-+*/^=<>×÷·\\_{~±|√π⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]|[.,]\d"
+    r"|(?:[bijknxyz]|pi|sqrt)(?![A-Za-z']))",
+    re.IGNORECASE,
 )
 # ... and a second number makes it one of several answers.
 _LIST_GOES_ON = re.compile(
@@ -200,8 +203,8 @@ def _canonical_number(answer: str) -> str:
 def canonical_integer(answer: str, example) -> str:
     """An integer 0..999 without leading zeros and trailing ".0" (AIME); other text is kept apart.
 
-    A negative (but -0), larger or non-integer answer never equals a gold, and there is no substring test:
-    "173" is not "73", "66/2" is not "33".
+    A negative (but -0), larger or non-integer answer never equals a gold, and there is no substring
+    test: "173" is not "73", "66/2" is not "33".
     """
     del example
     inside = boxes(answer)
