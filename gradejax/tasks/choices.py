@@ -43,6 +43,13 @@ from gradejax.tasks.reading import (
 )
 
 LETTERS = string.ascii_uppercase
+# "ANSWER: A -> no, B", "ANSWER: A. Actually, B.": the letter after the correction is meant
+_CORRECTED = re.compile(
+    r"(?<=[\w)*])\s?(?:->|→|[.,;—–-])\s?"
+    r"(?:(?:no|wait|actually|sorry|oops|rather|i mean)[,.:;\s]\s?){1,3}"
+    r"(?:(?:it['’]s|it is|i mean)\s)?(?=[(*]{0,3}[A-Z](?![\w'’]))(?!I\s[a-z]|A\s[a-z])",
+    re.IGNORECASE,
+)
 SEVERAL = "?"  # a statement that claims more than one option
 
 
@@ -95,6 +102,7 @@ def _read_both(text: str, example: Example, labels: tuple) -> tuple[str | None, 
     letters = option_letters(example)
     asked = asked_answer(visible)
     if asked is not None:
+        asked = _CORRECTED.split(asked)[-1]
         direct = _read(Stated(0, asked, True), example)
         inside = [*_marked(asked, example), *_said(asked, example)]
         answer = direct or _last(inside) or _quick(asked) or _line(asked, example)

@@ -42,6 +42,9 @@ def judge(text, gold):
         (r"\left(\frac{3}{5},\frac{8}{3}\right]", "(0.6, 8/3]"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 1 \\ 2 \end{bmatrix}"),
         ("x=5", "5"),
+        ("12_{8}", "12_8"),
+        ("12_8", "12"),  # the question names the base
+        ("6", "12/2=6"),
         ("5", "x = 5"),
         ("6-5i", "-5i+6"),
         ("1/3", "0.333333"),
@@ -72,6 +75,9 @@ def test_equal(gold, given):
         (r"42\sqrt{3}", "42"),  # the number inside a formula
         ("p-q", "q-p"),
         (r"\text{Evelyn}", "Angela"),
+        ("6", "5=6"),
+        ("12", "12_8"),
+        ("12_8", "12_{9}"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
     ],
 )
