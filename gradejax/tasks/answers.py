@@ -9,6 +9,8 @@
 | text    | short text                | the same letters, case and blanks aside                |
 
 Grading is equality of canonical answers, so a vote over canonicals and the verdict cannot disagree.
+Characters that nobody sees (zero widths, direction marks) are taken off replies and golds of every
+kind, and accents are composed, before anything is read.
 Formulas have no canonical form that is always found: there `Task.same` joins what the canonicals
 leave apart, in votes as in verdicts.
 """
@@ -32,6 +34,7 @@ from gradejax.tasks.reading import (
     last_boxes,
     last_standing,
     normalise,
+    readable,
     tagged,
     undecorated,
 )
@@ -101,14 +104,25 @@ def canonical_text(answer: str, example: Example) -> str:
     return normalise(undecorated(answer))
 
 
+def _kind(extract, strict, canonical, same=None, compared=None) -> AnswerKind:
+    """A kind whose replies, answers and golds are all cleared of what nobody sees, here alone."""
+    return AnswerKind(
+        lambda text, example: extract(readable(text), example),
+        lambda text, example: strict(readable(text), example),
+        lambda answer, example: canonical(readable(answer), example),
+        same,
+        compared,
+    )
+
+
 KINDS: Mapping[str, AnswerKind] = {
-    "choice": AnswerKind(extract_choice, extract_choice_strictly, canonical_choice),
-    "integer": AnswerKind(extract_number, extract_number_strictly, canonical_integer),
-    "math": AnswerKind(
+    "choice": _kind(extract_choice, extract_choice_strictly, canonical_choice),
+    "integer": _kind(extract_number, extract_number_strictly, canonical_integer),
+    "math": _kind(
         extract_math, extract_math_strictly, canonical_math, maths.same, maths.comparable
     ),
-    "number": AnswerKind(extract_number, extract_number_strictly, canonical_number),
-    "text": AnswerKind(extract_text, extract_text_strictly, canonical_text),
+    "number": _kind(extract_number, extract_number_strictly, canonical_number),
+    "text": _kind(extract_text, extract_text_strictly, canonical_text),
 }
 
 
@@ -122,6 +136,8 @@ def make_task(name: str, kind: str, format_slot: Callable[[Example], str]) -> Ta
         if answer is None:
             return False
         given, gold = own.canonical(answer, example), own.canonical(example.answer, example)
+        if kind == "integer" and not given.isdigit():  # outside 0..999 nothing is right
+            return False
         return given == gold or (own.same is not None and own.same(gold, given))
 
     def compared(answer: str, example: Example) -> bool:

@@ -48,7 +48,7 @@ TOLD = re.compile(
 # "I choose B", "my pick is B", "I would go with (B)"; "Answer (B)", "Answer - B", "I answer B."
 PICKED = re.compile(
     r"\b(?P<pick>(?:choose|pick|select|go with|going with|opt for|vote for|settle on|chose|picked"
-    r"|selected|my (?:choice|pick|guess|selection|option) (?:is|would be):?"
+    r"|selected|it (?:must|has to) be|my (?:choice|pick|guess|selection|option) (?:is|would be):?"
     r"|(?:correct|right|best|final) (?:one|letter|selection) (?:is|would be):?"
     r"|(?:final|correct|right|best|my)?\s?(?:choice|option|selection|letter):)"
     r"\s{1,3}(?=(?:(?:the )?(?:option|choice|letter|answer)\s)?[(\[*_$\\\"'`]{0,6}"
@@ -61,7 +61,9 @@ TOLD_GATE = re.compile(r"[A-Z][)\]*_\"'`.]{0,4}\s{1,2}(?:is|would|must|should|ha
 PICKED_GATE = (
     "answer", "choose", "pick", "select", "chose", "go with", "going with", "opt for", "vote for",
     "settle on", "choice:", "option:", "letter:", "letter is", "letter would", "one is",
-    "one would", "choice is", "choice would", "option is", "option would", "guess",
+    "one would", "it must be", "it has to be",
+    "choice is", "choice would", "option is", "option would",
+    "guess",
 )  # fmt: skip
 # A line that is nothing but a letter, or names it as the conclusion: "So it is (B)."
 LETTER_LINE = re.compile(

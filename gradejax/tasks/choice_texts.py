@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from gradejax.tasks.base import Example
 from gradejax.tasks.numbers import clean, parse
-from gradejax.tasks.reading import normalise, undecorated
+from gradejax.tasks.reading import normalise, readable, undecorated
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COMMAND = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\s?\{([^{}]{0,400})\}")
@@ -46,7 +46,7 @@ def _value(text: str) -> Fraction | None:
 
 def _key(text: str) -> str:
     if not text.isascii():  # as replies are read
-        text = unicodedata.normalize("NFKC", text)
+        text = unicodedata.normalize("NFKC", readable(text))
     if "\\" in text or "$" in text:
         text = _MATH_MARKS.sub("", _COMMAND.sub(r"\1", text))
     return re.sub(r"^(?:the|an?) ", "", normalise(undecorated(text)))

@@ -37,11 +37,19 @@ from gradejax.tasks.reading import (
     is_withdrawn,
     last_boxes,
     normalise,
+    standing,
     tagged,
     undecorated,
 )
 
 LETTERS = string.ascii_uppercase
+# "ANSWER: A -> no, B", "ANSWER: A. Actually, B.": the letter after the correction is meant
+_CORRECTED = re.compile(
+    r"(?<=[\w)*])\s?(?:->|→|[.,;—–-])\s?"
+    r"(?:(?:no|wait|actually|sorry|oops|rather|i mean)[,.:;\s]\s?){1,3}"
+    r"(?:(?:it['’]s|it is|i mean)\s)?(?=[(*]{0,3}[A-Z](?![\w'’]))(?!I\s[a-z]|A\s[a-z])",
+    re.IGNORECASE,
+)
 SEVERAL = "?"  # a statement that claims more than one option
 
 
@@ -94,6 +102,7 @@ def _read_both(text: str, example: Example, labels: tuple) -> tuple[str | None, 
     letters = option_letters(example)
     asked = asked_answer(visible)
     if asked is not None:
+        asked = _CORRECTED.split(asked)[-1]
         direct = _read(Stated(0, asked, True), example)
         inside = [*_marked(asked, example), *_said(asked, example)]
         answer = direct or _last(inside) or _quick(asked) or _line(asked, example)
@@ -121,9 +130,9 @@ def _last(readings: list[tuple[int, str]]) -> str | None:
 def _marked(text: str, example: Example) -> list[tuple[int, str]]:
     """(position, letter) of the last readable box statement and of the last answer tag."""
     found = []
-    for statement in reversed(tagged(text)):
+    for statement in standing(tagged(text), text):
         letter = _read(statement, example)
-        if letter and not is_withdrawn(statement, text):
+        if letter:
             found.append((statement.start, letter))
             break
     last = last_boxes(text)
@@ -131,9 +140,9 @@ def _marked(text: str, example: Example) -> list[tuple[int, str]]:
     if letters:
         found.append((last[-1].start, SEVERAL if len(letters) > 1 else letters.pop()))
     elif "boxed{" in text or "fbox" in text:  # the last box holds something else, say a number
-        for box in boxes(text)[: -MAX_JOINED - 1 : -1]:
+        for box in standing(boxes(text)[-MAX_JOINED:], text):
             letter = _read(box, example)
-            if letter and not is_withdrawn(box, text):
+            if letter:
                 found.append((box.start, letter))
                 break
     return found
@@ -232,6 +241,8 @@ def _whole_reply(text: str, example: Example) -> str | None:
     whole = undecorated(text)
     boxed = boxes(whole)
     if boxed:
+        if is_withdrawn(boxed[-1], whole):
+            return None
         whole = boxed[-1].text
     bare = re.fullmatch(r"[\s*_(\[{$]*([A-Za-z])[\s*_)\]}$.:]*", whole)
     if bare:

@@ -34,7 +34,10 @@ from gradejax.tasks.reading import (
 
 _HASHES = re.compile(r"####+[ \t]*([^\n]*)")
 _HASH_NUMBER = re.compile(r"(?![+-]?\d+[.):]\s+\S)[+-]?\s?\.?\d")
-_HAS_DIGIT = re.compile(r"\d")
+_HAS_DIGIT = re.compile(r"[\d½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]")
+
+# "ANSWER: not 5", "The answer is not 5." say what the answer is not
+_NEGATED = re.compile(r"\W{0,8}not\s+(?:equal to\s+)?[-+$\\]{0,3}\.?\d[\d.,/]*", re.IGNORECASE)
 
 
 def extract_number(text: str, example) -> str | None:
@@ -101,8 +104,15 @@ def _taken_back_until(spoken: list[Stated], text: str) -> int:
     """Where the last withdrawn statement ends: its number must not come back as "the last"."""
     kinds = (boxes(text), _hashes(text), tagged(text), spoken)
     statements = [s for kind in kinds for s in kind[-MAX_JOINED:]]
-    ends = [s.end for s in statements if _HAS_DIGIT.search(s.text) and is_withdrawn(s, text)]
+    ends = [s.end for s in statements if _HAS_DIGIT.search(s.text) and _is_denied(s, text)]
     return max(ends, default=0)
+
+
+def _is_denied(statement: Stated, text: str) -> bool:
+    """Withdrawn, or "not 5" with no other number after it ("not 5 but 6")."""
+    negated = _NEGATED.match(statement.text)
+    alone = negated and not _HAS_DIGIT.search(first_sentence(statement.text[negated.end() :]))
+    return bool(alone) or is_withdrawn(statement, text)
 
 
 def _value_of(statement: tuple[int, tuple[str, ...]]) -> str | None:
@@ -118,7 +128,7 @@ def _number_or_text(stated: str) -> str | None:
     stated = stated[: MAX_CHARS + 1]
     inside = boxes(stated)
     stated = inside[-1].text if inside else stated
-    if not _HAS_DIGIT.search(stated):
+    if not _HAS_DIGIT.search(stated) or _NEGATED.match(stated):
         return None
     return read_number(stated) or undecorated(stated)
 

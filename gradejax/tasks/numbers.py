@@ -13,7 +13,8 @@ from gradejax.tasks.reading import boxes, normalise, undecorated
 
 # Longer digit strings are no answer to any benchmark, and Python refuses to convert very long ones.
 MAX_CHARS = 300
-_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9,
+           "trillion": 10**12}  # fmt: skip
 _VULGAR = {"½": "1/2", "⅓": "1/3", "⅔": "2/3", "¼": "1/4", "¾": "3/4", "⅕": "1/5", "⅖": "2/5",
            "⅗": "3/5", "⅘": "4/5", "⅙": "1/6", "⅚": "5/6", "⅛": "1/8", "⅜": "3/8", "⅝": "5/8",
            "⅞": "7/8"}  # fmt: skip
@@ -37,11 +38,29 @@ _LEADING = re.compile(rf"(?P<sign>[+-]?)\s?{_VALUE}")
 
 # What may not follow a leading number: an operator or formula makes it a part of something else ...
 _FORMULA_GOES_ON = re.compile(
-    r"\s*(?:[-+*/^=<>×÷·\\_{~±|√π]|(?:[bijknxyz]|pi|sqrt)(?![A-Za-z']))", re.IGNORECASE
+    r"\s*(?:[-+*/^=<>×÷·\\_{~±|√π⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]|[.,]\d"
+    r"|(?:[bijknxyz]|pi|sqrt)(?![A-Za-z']))",
+    re.IGNORECASE,
 )
 # ... and a second number makes it one of several answers.
 _LIST_GOES_ON = re.compile(
     r"\s*(?:,|;|:|&|or\b|and\b|to\b|oder\b|und\b|bis\b)\s*[(]?[-+]?\.?\d|\s+\d"
+)
+# "5 feet 6 inches": a second amount of measure goes on with the first
+_MEASURE = (
+    r"(?:feet|foot|ft|inch(?:es)?|in|hours?|hrs?|h|minutes?|mins?|seconds?|secs?|days?|weeks?"
+    r"|months?|years?|pounds?|lbs?|ounces?|oz|dollars?|cents?|miles?|yards?|kilomet(?:er|re)s?"
+    r"|met(?:er|re)s?|centimet(?:er|re)s?|km|m|cm|mm|kg|g|gallons?|quarts?|pints?)"
+)
+_AMOUNT_GOES_ON = re.compile(
+    rf"\s?{_MEASURE}(?:,?\s(?:and\s)?|,)\s?\d+(?:\.\d+)?\s?{_MEASURE}(?![A-Za-z])"
+    rf"|\s?(?:{'|'.join(_SCALES)})\s(?:and\s)?\d",
+    re.IGNORECASE,
+)
+# "x = 5 or x = 6", "x=5, y=6": up to the last "=" another variable's value, or another one of x
+_ANOTHER_VALUE = re.compile(
+    r"=\s?([-+]?\d[\d.,/]*?)\s?"
+    r"(?:[,;]|,?\s?(?:or|and)\b)\s?\\?[A-Za-z]\w{0,2}\s?$"
 )
 _UNIT = re.compile(r"(?:[A-Za-z]{2,}|[gmshlLcdCFKNJWVA])(?![A-Za-z])")
 # Words that may stand before a stated number without changing it.
@@ -92,13 +111,22 @@ def read_number(text: str) -> str | None:
     r"""The one number that `text` (the stated answer, not a whole reply) gives, or None.
 
     Read whole where possible; else what stands after the last "="; else a leading number with its
-    unit; else the only number of the text. Several numbers or a formula give None. Returns plain
-    text that `parse` reads: "1050.50", "-7", "1/2".
+    unit; else the only number of the text. Several numbers ("x=5, y=6", "5 feet 6 inches") or a
+    formula give None. Returns plain text that `parse` reads: "1050.50", "-7", "1/2".
+
+    By convention the decimal mark is a point and groups are of three: "1.234,50" and "12,34,567"
+    are no numbers, as "1.234" could be either.
     """
     text = undecorated(clean(text[: 2 * MAX_CHARS]))
-    text = re.sub(r"\s{0,9}\([^()]*\)\s{0,9}[.!]?$", "", text) or text.strip("() ")
+    without = re.sub(r"\s{0,9}\((?!or [-+]?\d+\))[^()]*\)\s{0,9}[.!]?$", "", text)
+    text = without or text.strip("() ")
     if "=" in text:
-        text = text[text.rindex("=") + 1 :].strip()
+        before, _, text = (part.strip() for part in text.rpartition("="))
+        another = _ANOTHER_VALUE.search(before)
+        if another and another[1].rstrip(".,") != text.rstrip(".,"):
+            return None
+        if re.fullmatch(r"[-+]?\d+", before) and re.fullmatch(r"[-+]?\d+", text):
+            return text if int(before) == int(text) else None  # "5 = 6" says nothing
     text = _FILLER.sub("", text, count=1) if _FILLER.match(text) else text
     # blanks as group marks ("1 000") only where the answer begins: elsewhere they part numbers
     text = re.sub(r"^[+-]?\d{1,3}(?: \d{3})+(?!\d)", lambda m: m[0].replace(" ", ""), text)
@@ -106,6 +134,8 @@ def read_number(text: str) -> str | None:
     if leading:
         rest = text[leading.end() :]
         if _FORMULA_GOES_ON.match(rest) or _LIST_GOES_ON.match(rest):
+            return None
+        if _AMOUNT_GOES_ON.match(rest) or re.match(r"\s?\(or [-+]?\d+\)", rest):
             return None
         if rest[:1].isalpha() and rest[:1].isascii() and not _UNIT.match(rest):
             return None
@@ -200,12 +230,13 @@ def _canonical_number(answer: str) -> str:
 def canonical_integer(answer: str, example) -> str:
     """An integer 0..999 without leading zeros and trailing ".0" (AIME); other text is kept apart.
 
-    A negative, larger or non-integer answer never equals a gold, and there is no substring test:
-    "173" is not "73", "66/2" is not "33".
+    A negative (but -0), larger or non-integer answer never equals a gold, and there is no substring
+    test: "173" is not "73", "66/2" is not "33".
     """
     del example
     inside = boxes(answer)
     text = undecorated(clean(inside[-1].text if inside else answer))
+    text = re.sub(r"^-(?=0+(?:\.0*)?$)", "", text)
     match = re.fullmatch(r"\+?0*(\d{1,3})(?:\.0*)?", text)
     return str(int(match[1])) if match else "not in 0..999: " + normalise(text)
 

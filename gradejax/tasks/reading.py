@@ -4,7 +4,9 @@ Shared by the answer kinds; what the stated text *means* is each kind's own busi
 here is linear in the reply: repetitions are bounded, since a reply may be a megabyte of anything.
 """
 
+import itertools
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -67,6 +69,12 @@ _DENIED = re.compile(
     r"[\s$*_(\\\[:]*$",
     re.IGNORECASE,
 )
+# "If the answer is 7, ...": supposed, not stated
+_SUPPOSED = re.compile(
+    r"\b(?:if|whether|suppos(?:e|ing)|assum(?:e|ing))(?:\s+that)?(?:\s+(?:the|my|our|your))?"
+    r"(?:\s+(?:final|right))?\s*$",
+    re.IGNORECASE,
+)
 # "\boxed{7} is wrong", "\boxed{7}. Wait, that is not right": what the words after it take back
 _WRONG = (
     r"(?:(?:clearly|certainly|definitely|obviously|actually|also) )?"
@@ -74,14 +82,19 @@ _WRONG = (
     r"|(?:a mistake|an error)|(?:too (?:large|small|high|low|big|many|few)\b))"
 )
 _TAKEN_BACK = re.compile(
-    r"[\s$*_)\\\].,;:!—–-]{0,16}(?:"
+    r"[\s$*_)\\\].,;:!?—–-]{0,16}(?:"
     rf"(?:is|was|would be|seems|can(?:no|['’])t be)\s+{_WRONG}"
     r"|(?:(?:no|wait|hmm+|oh|oops|sorry|actually|but|hold on)\b[\s,.;:!…—–-]{0,6}){0,4}"
     rf"(?:(?:that|this|it|which)(?:['’]s|\s+is|\s+was|\s+must be|\s+seems)\s+{_WRONG}"
     rf"|(?:that|this|it)\s+(?:isn|wasn|can)['’]t\s+(?:be\s+)?(?:right|correct)"
     r"|scratch that|(?:i\s+)?(?:withdraw|retract|take back)(?:\s+(?:that|this|it))?"
+    r"(?!\s+(?:the answer\s+)?\$?\\)"  # "I withdraw \boxed{7}" takes back that box
     r"|(?:please\s+)?(?:ignore|disregard)\s+(?:that|this|it)\b)"
-    r"|(?:no[,\s]+wait|wait[,\s]+no)\b)",
+    r"|(?:no[,\s]+wait|wait[,\s]+no)\b"
+    r"|(?:actually|oops|sorry|hmm+|no)[,\s]+no\b(?=[\s]*(?:[,.;:!—–-]|$))"
+    r"|(?:but|yet|though|although|however),?\s+(?:it|that|this)(?:['’]s|\s+is|\s+was)"
+    r"(?:\s+not|n[’']t)(?=\s*(?:[.!,;]|$))"
+    r"|i\s+(?:doubt|don['’]t\s+(?:think|believe))\s+(?:it|that|this|so)\b)",
     re.IGNORECASE,
 )
 # What may stand between two boxes of one statement: "\boxed{1} and \boxed{2}". No full stop.
@@ -89,6 +102,16 @@ _JOINED = re.compile(
     r"[\s$,;/&()\[\]\\]{0,12}(?:(?:\\text\s?\{\s?)?(?:and|or|und|oder|ou|et)(?:\s?\})?)?"
     r"[\s$,;/&()\[\]\\]{0,12}",
     re.IGNORECASE,
+)
+
+
+# Format characters (category Cf): zero widths, direction marks, a byte-order mark; and selectors of
+# a sign's look. None can be seen, and all of them come with text copied from elsewhere.
+_UNSEEN = re.compile(
+    "[\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f"
+    "\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\ufe00-\ufe0f\U000110bd\U000110cd"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001"
+    "\U000e0020-\U000e007f]"
 )
 
 
@@ -144,9 +167,22 @@ def is_withdrawn(statement: Stated, text: str) -> bool:
     return bool(_DENIED.search(before) or _TAKEN_BACK.match(after))
 
 
+def standing(statements: Sequence[Stated], text: str) -> Iterator[Stated]:
+    r"""The statements that stand, the last first.
+
+    "I withdraw \boxed{6}" takes back the earlier \boxed{6} as well as itself, and no later one.
+    """
+    gone = set()
+    for statement in reversed(statements):
+        if is_withdrawn(statement, text):
+            gone.add(statement.text)
+        elif statement.text not in gone:
+            yield statement
+
+
 def last_standing(statements: Sequence[Stated], text: str) -> list[Stated]:
     """The last of the statements that is not withdrawn, in a list; empty when there is none."""
-    return next(([s] for s in reversed(statements) if not is_withdrawn(s, text)), [])
+    return list(itertools.islice(standing(statements, text), 1))
 
 
 def last_boxes(text: str) -> list[Stated]:
@@ -161,15 +197,18 @@ def last_boxes(text: str) -> list[Stated]:
         elif outer[-1].text == text[box.start : box.end]:
             outer[-1] = Stated(outer[-1].start, box.text, True, outer[-1].end)
     kept: list[Stated] = []
+    gone = set()  # as in `standing`
     for box in reversed(outer):
         if len(kept) == MAX_JOINED:
             break
         if kept and not _JOINED.fullmatch(text[box.end : kept[-1].start]):
             break
-        if not is_withdrawn(box, text):
+        if is_withdrawn(box, text):
+            gone.add(box.text)
+            if kept:
+                break
+        elif box.text not in gone:
             kept.append(box)
-        elif kept:
-            break
     return kept[::-1]
 
 
@@ -203,6 +242,8 @@ def cues(text: str) -> Iterator[Stated]:
     if first is None:
         return
     for match in _CUE.finditer(text, first if len(lowered) == len(text) else 0):
+        if _SUPPOSED.search(text[max(0, match.start() - 40) : match.start()]):
+            continue
         colon = bool(match["colon"] or match["only_colon"])
         window = text[match.end() : match.end() + MAX_STATEMENT]
         line = window.split("\n", 1)[0]
@@ -220,6 +261,11 @@ def cues(text: str) -> Iterator[Stated]:
 def has_cue(text: str) -> bool:
     """Does `text` announce an answer at all, given or not?"""
     return bool(_CUE.search(text))
+
+
+def readable(text: str) -> str:
+    """`text` as it is read, for every kind: no unseen characters, accents composed (NFC)."""
+    return text if text.isascii() else unicodedata.normalize("NFC", _UNSEEN.sub("", text))
 
 
 def undecorated(text: str) -> str:

@@ -167,6 +167,10 @@ def test_plain_numbers(text, plain):
         ("ANSWER: 33.5", "33", False),
         ("ANSWER: 66/2", "33", False),
         ("ANSWER: 33 or 34", "33", False),
+        ("ANSWER: -0", "0", True),
+        ("ANSWER: -0.0", "0", True),
+        ("ANSWER: 1033", "1033", False),  # no answer of AIME is above 999, nor is a gold
+        ("ANSWER: -5", "-5", False),
     ],
 )
 def test_integers_e06(text, gold, right):
@@ -292,7 +296,7 @@ def test_normalise_keeps_signs():
 def test_grading_is_equality_of_canonicals(kind):
     """Else a vote over canonicals could crown an answer that the grader calls something else."""
     # formulas: the normal writing of these is canonical; `Task.same` joins what it leaves apart
-    golds = ["A", "B"] if kind == "choice" else ["42", "0.5"]
+    golds = {"choice": ["A", "B"], "integer": ["42", "5"]}.get(kind, ["42", "0.5"])
     given = ["A", "(b)", "option number 1", "42", "42.0", "1/2", "042", "B or C", "x", ".5"]
     task = make_task("t", kind, FORMATS["open"])
     for gold in golds:

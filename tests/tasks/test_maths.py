@@ -42,6 +42,9 @@ def judge(text, gold):
         (r"\left(\frac{3}{5},\frac{8}{3}\right]", "(0.6, 8/3]"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 1 \\ 2 \end{bmatrix}"),
         ("x=5", "5"),
+        ("12_{8}", "12_8"),
+        ("12_8", "12"),  # the question names the base
+        ("6", "12/2=6"),
         ("5", "x = 5"),
         ("6-5i", "-5i+6"),
         ("1/3", "0.333333"),
@@ -72,6 +75,9 @@ def test_equal(gold, given):
         (r"42\sqrt{3}", "42"),  # the number inside a formula
         ("p-q", "q-p"),
         (r"\text{Evelyn}", "Angela"),
+        ("6", "5=6"),
+        ("12", "12_8"),
+        ("12_8", "12_{9}"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
     ],
 )
@@ -113,6 +119,17 @@ def test_equal_formulas_are_one_candidate_of_a_vote():
     # apart, the two right answers would be an error, and a vote would not add them up
     assert said == [0, 1, 1, 2] and gold == {1}
     assert candidates == ("2", r"\frac{1}{\sqrt{2}}", "0.5")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"\boxed{1/0}", "ANSWER: 5/0", "41/0", r"\boxed{\frac{7}{0}}", r"\boxed{-3/00}",
+     r"\boxed{0/0}", "ANSWER: 2/\u0660"],
+)  # fmt: skip
+@pytest.mark.parametrize("gold", ["2", "0.5", "1/3", "0"])
+def test_a_division_by_zero_is_a_wrong_answer_and_no_error(text, gold):
+    # it once raised ZeroDivisionError, which ended the run with all of its replies
+    assert judge(text, gold).outcome is Outcome.WRONG
 
 
 def _compare(pool, results, *request):
