@@ -290,7 +290,9 @@ def test_two_runs_on_one_workdir(base):
     """The second process is refused while the first lives, which then leaves cleanly."""
     shutil.rmtree(base / "run")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "experiments.run", *arguments(base, "--config.seeds=0,")]
+    # so long that it cannot end before it is told to
+    longer = arguments(base, "--config.seeds=0,", "--config.train.steps=1000000")
+    command = [sys.executable, "-m", "experiments.run", *longer]
     first = subprocess.Popen(command, cwd=base, stdout=subprocess.PIPE, text=True, env=environment)
     while first.poll() is None and not (base / "run/.lock").exists():
         time.sleep(0.01)

@@ -38,7 +38,7 @@ def test_only_choices_need_options():
         ({"question": "Which?"}, TEXT, "got a single one"),
         ("Which?", TEXT, "got a single one"),
         (["def f():"], make_code_task("code", FORMATS["code"]),
-         r"question 0 has no \['entry_point', 'test'\]; the task 'code' needs them"),
+         r"question 0 has no \['entry_point'\]; the task 'code' needs them"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_said(questions, task, said):
