@@ -21,6 +21,7 @@ from gradejax.models.hf_weights import Checkpoint, load_checkpoint
 from gradejax.models.lora import Lora
 from gradejax.models.peft import load_peft
 from gradejax.models.quantize import quantize
+from gradejax.models.tensors import DTYPES
 
 Message = Mapping[str, str]
 Prompt = str | Sequence[Message]
@@ -308,6 +309,12 @@ class LanguageModel:
             if not row:
                 raise ValueError(f"text {i} has no tokens")
             self._check_length(len(row), i)
+            rows = self.checkpoint.config.vocab_size
+            if odd := sorted({t for t in row if not 0 <= t < rows}):
+                raise ValueError(
+                    f"text {i} has token ids {odd[:5]}; the model's embedding holds 0 to {rows - 1}"
+                    ": the tokenizer is not this model's"
+                )
 
     def _check_length(self, length: int, number: int) -> None:
         limit = self.checkpoint.config.max_positions
@@ -356,7 +363,16 @@ def _logits(model, params, tokens, mask, lora):
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A single text or chat as a list of one."""
+    """A single text or chat as a list of one.
+
+    Raises:
+      ValueError: a message outside of a list, whose keys would be taken for texts.
+    """
+    if isinstance(prompts, Mapping):
+        raise ValueError(
+            f"expected texts or lists of messages, got a single message {prompts!r:.100}; put it "
+            "into a list"
+        )
     if isinstance(prompts, str):
         return [prompts]
     if isinstance(prompts, Sequence) and prompts and all(isinstance(p, Mapping) for p in prompts):
@@ -382,7 +398,13 @@ def load_lm(
     Raises:
       FileNotFoundError, ValueError: as ``load_checkpoint`` and ``load_peft`` say.
     """
-    checkpoint = load_checkpoint(path_or_id, dtype=jnp.dtype(dtype), revision=revision)
+    try:
+        kind = None if dtype is None else jnp.dtype(dtype)
+    except TypeError:
+        kind = None
+    if kind is None:
+        raise ValueError(f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
+    checkpoint = load_checkpoint(path_or_id, dtype=kind, revision=revision)
     lora = None if adapter is None else load_peft(adapter, checkpoint.config)
     model = checkpoint.model
     if int8:  # the float tree is dropped

@@ -133,12 +133,19 @@ class DecoderConfig:
 
 
 def ids_of(value: Any) -> tuple[int, ...]:
-    """Token ids of a config entry that may be absent, an int or a list of ints."""
+    """Token ids of a config entry that may be absent, an int or a list of ints.
+
+    Raises:
+      ValueError: anything else; the characters of "12" are not ids.
+    """
     if value is None:
         return ()
-    if isinstance(value, int):
-        return (value,)
-    return tuple(int(v) for v in value)
+    ids = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
+    for i in ids:
+        whole = isinstance(i, int) and not isinstance(i, bool)
+        if not whole or not 0 <= i < 2**31:
+            raise ValueError(f"expected a token id or a list of token ids, got {value!r:.200}")
+    return tuple(int(i) for i in ids)
 
 
 def decoder_config(raw: Mapping[str, Any], ignore=()) -> DecoderConfig:

@@ -25,7 +25,7 @@ from gradejax.models.decoder import Decoder
 from gradejax.models.gguf import read_gguf
 from gradejax.models.hub import commit_of, resolve
 from gradejax.models.tensors import params_from_tensors, tensors_from_params
-from gradejax.models.weight_files import WeightFiles, digest_of, open_weights
+from gradejax.models.weight_files import INDEX, WeightFiles, digest_of, open_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +70,12 @@ def _open(path: pathlib.Path) -> tuple[DecoderConfig, WeightFiles, set[int]]:
         raise ValueError(f"{path / 'config.json'}: {error}") from error
     weights = open_weights(path)
     stops = set(config.stop_ids)
-    if (path / "generation_config.json").exists():
-        stops |= set(ids_of(read_json(path / "generation_config.json").get("eos_token_id")))
+    generation = path / "generation_config.json"
+    if generation.exists():
+        try:
+            stops |= set(ids_of(read_json(generation).get("eos_token_id")))
+        except ValueError as error:
+            raise ValueError(f"{generation}: eos_token_id: {error}") from error
     return config, WeightFiles((*weights.files, path / "config.json"), weights.tensors), stops
 
 
@@ -122,8 +126,17 @@ def save_checkpoint(
       params: its tree.
       dtype: of the stored tensors; written to config.json as ``dtype`` too.
       **extra: further entries of config.json (``pad_token_id``, ...).
+
+    Raises:
+      ValueError: the folder holds the index of a sharded checkpoint, which would be read in place
+        of what is written.
     """
     folder = pathlib.Path(path)
+    if (folder / INDEX).exists():
+        raise ValueError(
+            f"{folder} holds a sharded checkpoint ({INDEX}), which would be read in place of the "
+            "new model.safetensors; choose another folder, or remove the index and its shards"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     kind = jnp.dtype(dtype)
     tensors = tensors_from_params(config, params, kind)

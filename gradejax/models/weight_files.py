@@ -74,6 +74,9 @@ def _entry(path: pathlib.Path, name: str, base: int, entry: Mapping[str, Any]) -
     return LazyTensor(shape, read)
 
 
+INDEX = "model.safetensors.index.json"
+
+
 def open_weights(folder: pathlib.Path) -> WeightFiles:
     """Open a folder's weights.
 
@@ -81,13 +84,20 @@ def open_weights(folder: pathlib.Path) -> WeightFiles:
       FileNotFoundError: no weights, or a shard that the index names is not there.
       ValueError: a torn file, a tensor in two files, or an index that does not fit its shards.
     """
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    index, single = folder / INDEX, folder / "model.safetensors"
     flax_file = folder / "flax_model.msgpack"
     if index.exists():
         entries = read_json(index).get("weight_map")
         if not isinstance(entries, dict) or not entries:
             raise ValueError(f"{index} has no weight_map")
+        if not all(isinstance(f, str) and f for f in entries.values()):
+            raise ValueError(f"{index}: weight_map must map tensors to names of files")
         files = tuple(folder / f for f in sorted(set(entries.values())))
+        if single.exists() and single not in files:
+            raise ValueError(
+                f"{folder} holds both {single.name} and an index of other files ({index.name}); "
+                "which is meant? Remove one of them"
+            )
         tensors: dict[str, LazyTensor] = {}
         for path in files:
             for name, tensor in _safetensors(path).items():

@@ -132,3 +132,27 @@ def test_score_is_the_engine_s(lm):
     plain = score(lm.model, lm.params, tokens, jnp.ones(tokens.shape, bool), temperature=0.7)
     (got,) = lm.score(TEXTS[0], " 3", temperature=0.7)
     np.testing.assert_allclose(got.logprobs, np.asarray(plain)[0, len(head) :], atol=1e-5)
+
+
+def test_ids_beyond_the_embedding_are_refused(tmp_path):
+    """Read all the same they would be NaN: scores, states and, silently, whatever uses them."""
+    folder = shutil.copytree(ROOT / "checkpoints" / "arithmetic", tmp_path / "grown")
+    lm = gradejax.load_lm(folder)
+    lm.tokenizer.add_tokens(["<new>"])
+    for call in (lambda: lm.score(["a <new> b"], ["8"]), lambda: lm.score(["a"], ["<new>"]),
+                 lambda: lm.hidden(["a <new> b"]), lambda: lm.generate("a <new> b")):  # fmt: skip
+        with pytest.raises(ValueError, match="768"):
+            call()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "auto", "float31", None, "int8"])
+def test_an_unknown_dtype_lists_the_choices(dtype):
+    with pytest.raises(ValueError, match="choose from float32, bfloat16, float16"):
+        gradejax.load_lm(ROOT / "checkpoints" / "arithmetic", dtype=dtype)
+
+
+def test_a_single_message_is_no_list_of_texts(lm):
+    """Its keys would be two texts, "role" and "content"."""
+    for call in (lm.generate, lm.hidden):
+        with pytest.raises(ValueError, match="put it into a list"):
+            call(CHAT[0])

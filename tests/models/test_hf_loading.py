@@ -338,3 +338,32 @@ def test_the_fixtures_cover_what_they_claim():
     assert any(f.name.startswith("model-00003") for f in (ROOT / "llama_sharded").iterdir())
     biases = [v for k, v in load_file(ROOT / "qwen2" / "model.safetensors").items() if "bias" in k]
     assert len(biases) == 6 and min(abs(b).max() for b in biases) > 0.5
+
+
+@pytest.mark.parametrize("ids", ["12", [2.9], [True], 2.7, [2, "a"], 10**12, [-1], {"a": 1}])
+def test_stop_ids_are_token_ids(folder, ids):
+    """The characters of "12" would be the stop ids 1 and 2."""
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    with pytest.raises(ValueError, match="generation_config.json: eos_token_id: expected a token"):
+        load_checkpoint(folder)
+
+
+def test_a_sharded_folder_is_not_written_over(shards):
+    """Its index would be read in place of what was written, and the old weights with it."""
+    ckpt = load_checkpoint(shards)
+    before = sorted(f.name for f in shards.iterdir())
+    with pytest.raises(ValueError, match="choose another folder, or remove the index"):
+        save_checkpoint(shards, ckpt.config, ckpt.params)
+    assert sorted(f.name for f in shards.iterdir()) == before
+    shutil.copy(ROOT / "llama" / "model.safetensors", shards / "model.safetensors")
+    with pytest.raises(ValueError, match="holds both model.safetensors and an index"):
+        load_checkpoint(shards)
+
+
+@pytest.mark.parametrize("file", [None, 3, ""])
+def test_an_index_names_files(shards, file):
+    index = json.loads((shards / "model.safetensors.index.json").read_text())
+    index["weight_map"][next(iter(index["weight_map"]))] = file
+    (shards / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="must map tensors to names of files"):
+        load_checkpoint(shards)
