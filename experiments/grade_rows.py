@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gradejax.tasks.choices import LETTERS
+from gradejax.tasks.data import read_object
 
 # What is read of a line and of a benchmark's item, by kind; a tool's other keys are its own.
 _LINE = {"completion": "text", "finish_reason": "text", "id": "id", "gold": "value",
@@ -55,16 +56,7 @@ def read_item(line: str, where: str) -> dict[str, Any]:
 
 
 def _parsed(line: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{where}: expected one JSON object a line, got {error}") from error
-    except RecursionError:
-        raise ValueError(
-            f"{where}: expected one JSON object a line, got one nested too deeply to read"
-        ) from None
-    if not isinstance(row, dict):
-        raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
+    row, _ = read_object(line, where)  # half characters are graded like any other
     for key, kind in kinds.items():
         value, expected = row.get(key), f"{where}: expected {key!r} to be"
         if value is None:

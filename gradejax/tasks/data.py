@@ -195,7 +195,12 @@ def _lines(path: Path):
         raise ValueError(f"{path}: expected UTF-8 text, got {error}") from error
 
 
-def _parse_line(line: str, where: str) -> dict[str, Any]:
+def read_object(line: str, where: str) -> tuple[dict[str, Any], str | None]:
+    """(the JSON object of a line, the first half character in it or None).
+
+    Raises:
+      ValueError: no JSON, a repeated key, something nested too deeply, or no object; names where.
+    """
     try:
         row = json.loads(line, object_pairs_hook=_no_repeated_keys)
         odd = lone_surrogate(row)
@@ -207,6 +212,11 @@ def _parse_line(line: str, where: str) -> dict[str, Any]:
         ) from None
     if not isinstance(row, dict):
         raise ValueError(f"{where}: expected a JSON object, got {type(row).__name__}")
+    return row, odd
+
+
+def _parse_line(line: str, where: str) -> dict[str, Any]:
+    row, odd = read_object(line, where)
     missing = [key for key in KEYS if key not in row]
     if missing:
         raise ValueError(f"{where}: missing {missing}; expected the keys {list(KEYS)}")

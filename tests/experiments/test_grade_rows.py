@@ -130,3 +130,13 @@ def test_no_text_ends_the_run(encoding, tmp_path):
     assert lines[-1]["n"] == len(rows)
     if encoding == "utf-8":  # what can be written is left to be read
         assert "caf\u00e9" in done.stdout.decode()
+
+
+def test_a_repeated_key_is_refused(tmp_path, capsys):
+    """Of two golds the last would decide without a word (F05)."""
+    path = tmp_path / "twice.jsonl"
+    path.write_text('{"benchmark": "gsm8k", "completion": "ANSWER: 5", "gold": "5", "gold": "6"}\n')
+    assert main([str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and f"{path}:1: " in captured.err
+    assert "repeated key(s) ['gold']" in captured.err
