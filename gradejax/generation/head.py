@@ -62,15 +62,19 @@ def token_logprobs(model: Decoder, params, hidden, tokens, *, temperature: float
     return out.reshape(-1)[:count].reshape(tokens.shape)
 
 
-def row_logits(model: Decoder, params, hidden):
-    """Logits of a few rows, [B, E] → [B, V].
+def over_rows(model: Decoder, params, hidden, use):
+    """use(logits, first) of a few rows, [B, E]: logits [B, V], or [V, B] with ``first``.
 
     A tied head is the embedding [V, E], whose rows a CPU's library has to turn round when they are
     the product's second factor: with 16 rows that took 1.5 to 2.5 times as long as with the
-    embedding first. XLA would put the product back, so a barrier stands between.
+    embedding first. XLA would put the product back, so a barrier stands between; and it lies the
+    other way round, so what reads it says how.
     """
     table = params["params"].get("embedding", {}).get("embedding")
-    plain = lambda table, hidden: model.apply(params, hidden, method="logits")  # noqa: E731
+
+    def plain(table, hidden):
+        return use(model.apply(params, hidden, method="logits"), False)
+
     ordinary = isinstance(table, jax.Array) and jnp.issubdtype(table.dtype, jnp.floating)
     if (not model.config.tied or model.config.final_softcap is not None or not ordinary
             or hidden.shape[0] not in TABLE_FIRST):  # fmt: skip
@@ -79,7 +83,7 @@ def row_logits(model: Decoder, params, hidden):
     def first(table, hidden):
         out = jax.lax.dot_general(table.astype(model.dtype), hidden.astype(model.dtype),
                                   (((1,), (1,)), ((), ())))  # fmt: skip
-        return jax.lax.optimization_barrier(out).T
+        return use(jax.lax.optimization_barrier(out), True)
 
     return jax.lax.platform_dependent(table, hidden, cpu=first, default=plain)
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradejax.generation.head import row_logits
+from gradejax.generation.greedy import most_probable
+from gradejax.generation.head import over_rows
 from gradejax.generation.sampling import sample
 from gradejax.models.cache import KVCache, Part, as_parts, empty_cache, tokens_before
 from gradejax.models.decoder import Decoder
@@ -138,9 +139,18 @@ def read_in_chunks(model: Decoder, params, tokens, mask, parts, lora, soft, *, c
     return last, as_parts(cache)[-1]
 
 
-def _draw(rules: Rules, logits, seeds, place, temperatures):
-    return sample(logits, seeds, place, temperatures, top_k=rules.top_k, top_p=rules.top_p,
-                  vocab=rules.vocab, greedy=rules.greedy)  # fmt: skip
+def _draw(model: Decoder, params, hidden, samples: int, rules: Rules, seeds, place, temperatures):
+    """Tokens of B = P·samples rows and their log-probabilities, from states [P, E]."""
+
+    def use(logits, first):
+        if rules.greedy:  # no noise, nothing sorted, and no copy of a prompt's logits for its rows
+            drawn = most_probable(logits, first=first, vocab=rules.vocab)
+            return tuple(jnp.repeat(x, samples, axis=0) for x in drawn)
+        logits = jnp.repeat(logits.T if first else logits, samples, axis=0)
+        return sample(logits, seeds, place, temperatures, top_k=rules.top_k, top_p=rules.top_p,
+                      vocab=rules.vocab)  # fmt: skip
+
+    return over_rows(model, params, hidden, use)
 
 
 def _ends(rules: Rules, token):
@@ -156,10 +166,9 @@ def draw_first(model: Decoder, params, hidden, before: Sequence[Part], active, t
       The fields of ``Loop`` after its cache.
     """
     position = tokens_before(before, hidden.shape[0])
-    logits = jnp.repeat(row_logits(model, params, hidden), samples, axis=0)
-    batch = logits.shape[0]
+    batch = hidden.shape[0] * samples
     place = jnp.zeros((batch,), jnp.int32)
-    token, logprob = _draw(rules, logits, seeds, place, temperatures)
+    token, logprob = _draw(model, params, hidden, samples, rules, seeds, place, temperatures)
     none = jnp.zeros((batch, rules.max_new), jnp.int32)
     return (
         place,
@@ -251,8 +260,8 @@ def run(model: Decoder, params, loop: Loop, parts, lora: Lora | None, temperatur
             cache=s.cache.replace(parts=parts), lora=lora,
         )  # fmt: skip
         place = s.place + 1
-        logits = row_logits(model, params, out.hidden[:, 0])
-        token, logprob = _draw(rules, logits, seeds, place, temperatures)
+        token, logprob = _draw(model, params, out.hidden[:, 0], 1, rules, seeds, place,
+                               temperatures)  # fmt: skip
         goes_on = s.running & (place < rules.max_new)
         here = goes_on[:, None] & (spots == place[:, None])
         put = lambda all_, new: jnp.where(here, new[:, None], all_)  # noqa: E731

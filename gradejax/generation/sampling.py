@@ -111,7 +111,7 @@ def cut(logits, *, top_k: int = 0, top_p: float = 1.0):
 
 
 def sample(
-    logits, seeds, place, temperatures, *, top_k=0, top_p=1.0, vocab=None, greedy=False
+    logits, seeds, place, temperatures, *, top_k=0, top_p=1.0, vocab=None
 ):  # fmt: skip
     """Draw one token a row.
 
@@ -126,7 +126,6 @@ def sample(
       top_k: static.
       top_p: static.
       vocab: ids from here on have probability 0 (embedding rows beyond the tokenizer, B10).
-      greedy: static; says that all temperatures are 0: no noise is drawn, nothing is sorted.
 
     Returns:
       tokens [B] int32, their log-probabilities [B] float32.
@@ -134,12 +133,6 @@ def sample(
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     if vocab is not None and vocab < logits.shape[-1]:
         logits = jnp.where(jnp.arange(logits.shape[-1])[None, :] < vocab, logits, -jnp.inf)
-    if greedy:
-        # Plain reductions, which XLA's CPU backend runs several times faster than its argmax.
-        top = jnp.max(logits, axis=-1, keepdims=True)
-        places = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, :]
-        tokens = jnp.min(jnp.where(logits == top, places, logits.shape[-1] - 1), axis=-1)
-        return tokens, -jnp.log(jnp.sum(jnp.exp(logits - top), axis=-1))
     cold = temperatures == 0
     scaled = cut(logits / jnp.where(cold, 1.0, temperatures)[:, None], top_k=top_k, top_p=top_p)
     noise = jax.vmap(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradejax import ops
-from gradejax.generation.head import CHUNK_ELEMENTS, chunk_for, row_logits, token_logprobs
+from gradejax.generation.head import CHUNK_ELEMENTS, chunk_for, over_rows, token_logprobs
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
 
@@ -150,7 +150,8 @@ def test_logits_of_rows_are_the_decoder_s(rows, options):
         params = model.init(jax.random.key(1), jnp.ones((1, 2), jnp.int32))
         hidden = 30 * jax.random.normal(jax.random.key(2), (rows, 11))
         want = model.apply(params, hidden, method="logits")
-        run = jax.jit(lambda p, h: row_logits(model, p, h))  # noqa: B023
+        turned = lambda logits, first: logits.T if first else logits  # noqa: E731
+        run = jax.jit(lambda p, h: over_rows(model, p, h, turned))  # noqa: B023
         np.testing.assert_allclose(run(params, hidden), want, atol=1e-5)
         first = "f32[37,16]" in run.lower(params, hidden).compile().as_text()
         assert first == (tied and rows == 16 and not options)
