@@ -22,6 +22,7 @@ from gradejax.generation.prompts import (
     common_bucket,
     common_prefix,
     left_pad,
+    reading_shape,
     ropes_by_length,
     sample_seed,
 )
@@ -62,7 +63,8 @@ class _Reader:
     """Reads the prompts of one call, batch by batch, after what they have in common."""
 
     def __init__(self, model, params, prompts, lora, soft, soft_of, *, max_new, chunk, place,
-                 alone):  # fmt: skip
+                 alone, dense=True):  # fmt: skip
+        self.dense = dense  # whether products may read tokens of several rows side by side
         self.model, self.params, self.prompts = model, params, prompts
         self.lora, self.soft, self.chunk, self.place = lora, soft, chunk, place
         self.soft_of = np.arange(len(prompts)) if soft_of is None else np.asarray(soft_of)
@@ -120,6 +122,11 @@ class _Reader:
         own = [self.prompts[i][self.shared :] for i in rows]
         if length is None:
             length = self.padded(bucket(max(map(len, own)), self.room))
+        slots, side_by_side = length + self.extra, None
+        if self.dense and length <= self.chunk:
+            whole, total = reading_shape([len(p) + self.extra for p in own], count, length)
+            if whole <= self.chunk:
+                length, side_by_side = whole, total
         tokens, mask = left_pad(own, count, length)
         parts = ()
         if self.shared:
@@ -135,9 +142,9 @@ class _Reader:
             soft = self.place(self.soft[pick])
         hidden, part = loop_lib.read_in_chunks(
             self.model, self.params, self.place(tokens), self.place(mask), parts,
-            self.lora_of(rows, count), soft, chunk=self.chunk,
+            self.lora_of(rows, count), soft, chunk=self.chunk, count=side_by_side,
         )  # fmt: skip
-        return hidden, parts, part
+        return hidden, parts, loop_lib.cut_to(part, slots)
 
 
 def _rules(sampling: Sampling, max_new_tokens, stop_ids, vocab, pooling) -> Rules:
@@ -229,7 +236,8 @@ def generate(
     count = max(batch_size // samples, 1)  # prompts at once
     at_once = min(samples, batch_size)  # samples at once
     reader = _Reader(model, params, prompts, lora, soft, soft_of, max_new=max_new_tokens,
-                     chunk=prefill_chunk, place=place, alone=not share_prefix)  # fmt: skip
+                     chunk=prefill_chunk, place=place, alone=not share_prefix,
+                     dense=sharding is None)  # fmt: skip
     if samples == 1 and len(prompts) > batch_size and lora is None and sharding is None:
         single: list[Generation | None] = [None] * len(prompts)
         for i, got, row in refill.replies(

@@ -69,8 +69,8 @@ def rows_lora(lora: Lora | None, samples: int) -> Lora | None:
     return lora.replace(weights=jnp.repeat(lora.weights, samples, axis=0))
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def read(model: Decoder, params, tokens, mask, parts: Sequence[Part], lora, soft):
+@functools.partial(jax.jit, static_argnames=("model", "count"))
+def read(model: Decoder, params, tokens, mask, parts: Sequence[Part], lora, soft, count=None):
     """Read whole prompts at once.
 
     Args:
@@ -81,18 +81,20 @@ def read(model: Decoder, params, tokens, mask, parts: Sequence[Part], lora, soft
       parts: what stands before.
       lora: None or adapters with weights [P, n].
       soft: None or [P, m, E], embeddings that follow the prompt.
+      count: static; None, or how many tokens products read, see ``Decoder.prefill``.
 
     Returns:
       final-normed states of the last places, [P, E], and the Part of the prompts.
     """
     if soft is None:
-        states, part = model.apply(params, tokens, mask, parts=parts, lora=lora, method="prefill")
+        states, part = model.apply(params, tokens, mask, parts=parts, lora=lora, count=count,
+                                   method="prefill")  # fmt: skip
         return states[:, -1], part
     embeds = model.apply(params, tokens, method="embed")
     embeds = jnp.concatenate([embeds, soft.astype(embeds.dtype)], axis=1)
     mask = jnp.concatenate([mask, _soft_mask(mask, soft)], axis=1)
     states, part = model.apply(params, None, mask, embeds=embeds, parts=parts, lora=lora,
-                               method="prefill")  # fmt: skip
+                               count=count, method="prefill")  # fmt: skip
     return states[:, -1], part
 
 
@@ -120,14 +122,15 @@ def _empty(model: Decoder, rows: int, length: int) -> KVCache:
     return empty_cache(model.config, rows, length, model.dtype)
 
 
-def read_in_chunks(model: Decoder, params, tokens, mask, parts, lora, soft, *, chunk: int):
+def read_in_chunks(model: Decoder, params, tokens, mask, parts, lora, soft, *, chunk: int,
+                   count: int | None = None):  # fmt: skip
     """``read`` in stretches of ``chunk`` tokens: the memory of a stretch, the same result.
 
     T is a multiple of the chunk. Each stretch sees the slots of those before it, so this is exact.
     """
     rows, length = tokens.shape
     if length <= chunk:
-        return read(model, params, tokens, mask, parts, lora, soft)
+        return read(model, params, tokens, mask, parts, lora, soft, count)
     extra = 0 if soft is None else soft.shape[1]
     cache = _empty(model, rows, length + extra)
     lengths = jnp.sum(mask, axis=1, dtype=jnp.int32) + extra
@@ -137,6 +140,19 @@ def read_in_chunks(model: Decoder, params, tokens, mask, parts, lora, soft, *, c
     if soft is not None:
         last, cache = _read_on(model, params, cache, parts, None, mask, lora, soft, lengths)
     return last, as_parts(cache)[-1]
+
+
+def cut_to(part: Part, slots: int) -> Part:
+    """The last ``slots`` places of right-aligned rows; the others must be padding."""
+    return part if part.positions.shape[1] == slots else _cut_to(part, slots)
+
+
+@functools.partial(jax.jit, static_argnames="slots")
+def _cut_to(part: Part, slots: int) -> Part:
+    return Part(
+        tuple((k[..., -slots:], v[..., -slots:, :]) for k, v in part.layers),
+        part.positions[:, -slots:], part.real[:, -slots:],
+    )  # fmt: skip
 
 
 def _draw(model: Decoder, params, hidden, samples: int, rules: Rules, seeds, place, temperatures):

@@ -15,6 +15,8 @@ from gradejax.models.rotary import Rope
 BUCKETS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 # Lengths of a common prefix are few: each stands beside every length of what follows it.
 COMMON_BUCKETS = (32, 128, 512, 2048)
+# Places in which short prompts stand side by side where that spares products, by padded length.
+SPARSE = {32: 20, 64: 64}
 MIN_COMMON = 16  # a shorter common prefix costs less than a second prefill
 
 
@@ -33,6 +35,23 @@ def bucket(length: int, limit: int) -> int:
 def common_bucket(length: int) -> int:
     """The padded length of a common prefix."""
     return next((b for b in COMMON_BUCKETS if b >= length), -(-length // 2048) * 2048)
+
+
+def reading_shape(lengths: Sequence[int], rows: int, slots: int) -> tuple[int, int | None]:
+    """The shape in which prompts are read: (padded length, tokens that products read).
+
+    Padded lengths are powers of two, and products read all places (None) or one certain share of
+    them, so prompts of 1 to 512 tokens are read in nine shapes at most, whatever their mixture.
+    What was read is cut to its ``slots`` afterwards.
+
+    Args:
+      lengths: tokens of each prompt, its soft prefix included.
+      rows: of the batch, fillers included.
+      slots: at least the longest prompt, without a soft prefix.
+    """
+    length = max(32, 2 ** (slots - 1).bit_length())
+    sparse = rows * SPARSE.get(length, 3 * length // 4)
+    return length, sparse if sum(lengths) <= sparse < rows * length else None
 
 
 def left_pad(prompts: Sequence[Sequence[int]], rows: int, length: int):

@@ -58,11 +58,12 @@ class Attention(nn.Module):
     config: DecoderConfig
 
     @nn.compact
-    def __call__(self, x, tables, masks, parts=(), own=None, slot=None, lora=None, asked=None):
+    def __call__(self, x, tables, masks, parts=(), own=None, slot=None, lora=None, asked=None,
+                 ragged=None):  # fmt: skip
         """Attend.
 
         Args:
-          x: [B, T, E].
+          x: [B, T, E]; [N, 1, E] with ``ragged``.
           tables: cos and sin of the positions of x, or None without rotary positions.
           masks: one for each of ``parts`` and one for the row's own slots, [P, G, T, S] bool.
           parts: (keys, values) that rows share, see ``models.attention``.
@@ -71,9 +72,11 @@ class Attention(nn.Module):
           lora: None, or the block's Adapters.
           asked: None, or (row [P], place [P]): only these places' outputs are wanted; the mask is
             then [P, 1, 1, T], and there are no parts, cache or adapters.
+          ragged: None, or how the N tokens of x lie in rows (``Ragged``); the adapters' weights are
+            then the tokens'.
 
         Returns:
-          ([B, T, E], or [P, 1, E] when asked for places; own (keys, values) with x's written).
+          (as x, or [P, 1, E] when asked for places; own (keys, values) with x's written).
         """
         c = self.config
         heads, share, size = c.num_kv_heads, c.num_heads // c.num_kv_heads, c.head_dim
@@ -90,6 +93,7 @@ class Attention(nn.Module):
             delta = _fused_deltas(lora, x, {"q": (heads, share, size), "k": (heads, 1, size),
                                             "v": (heads, 1, size)}, axis=3)  # fmt: skip
             y = y if delta is None else y + delta
+            y = y if ragged is None else ragged.unpack(y)
             q, k = turn(y[..., :share, :], y[..., share : share + 1, :], tables)
             v = y[..., share + 1, :]
         else:
@@ -106,6 +110,7 @@ class Attention(nn.Module):
             sinks = self.param("sinks", nn.initializers.zeros, (heads, share))
         out = attend_masked(q, [*parts, read], masks, scale=c.attn_scale, softcap=c.attn_softcap,
                             sinks=sinks)  # fmt: skip
+        out = out if ragged is None else ragged.pack(out)
         y = Linear((c.width,), c.out_bias, axes=3, name="o")(out)
         if lora is not None:
             delta = lora.delta("o", out.reshape(*out.shape[:2], -1))
@@ -143,11 +148,13 @@ class Block(nn.Module):
     config: DecoderConfig
 
     @nn.compact
-    def __call__(self, x, tables, masks, parts=(), own=None, slot=None, lora=None, asked=None):
+    def __call__(self, x, tables, masks, parts=(), own=None, slot=None, lora=None, asked=None,
+                 ragged=None):  # fmt: skip
         """See ``Attention``."""
         c = self.config
         out, own = Attention(c, name="attn")(
-            make_norm(c, "attn_norm")(x), tables, masks, parts, own, slot, lora, asked
+            make_norm(c, "attn_norm")(x), tables, masks, parts, own, slot, lora, asked,
+            ragged,
         )
         out = make_norm(c, "attn_post_norm")(out) if c.post_norms else out
         x = (x if asked is None else pick(x, asked)) + out

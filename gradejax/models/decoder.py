@@ -19,6 +19,7 @@ from gradejax.models.cache import KVCache, Part
 from gradejax.models.config import DecoderConfig
 from gradejax.models.layers import Embedding, Linear, make_norm
 from gradejax.models.lora import Lora
+from gradejax.models.ragged import ragged
 from gradejax.models.rotary import rope_tables
 
 __all__ = ["SHARED_SEGMENT", "Decoder", "Output", "causal_mask", "token_positions"]
@@ -123,11 +124,15 @@ class Decoder(nn.Module):
         return (cap * jnp.tanh(wide / cap)).astype(out.dtype)
 
     def _run(self, x, positions, real, *, layers=None, segments=None, lengths=None, parts=(),
-             cache=None, lora=None):  # fmt: skip
+             cache=None, lora=None, packing=None):  # fmt: skip
         """x through blocks; returns (x, own (keys, values) of each block run)."""
         layers = range(self.config.num_layers) if layers is None else layers
         if self.config.learned_positions and next(iter(layers), 0) == 0:
             x = x + self.positions(positions)
+        if packing is not None:
+            x = packing.pack(x)
+            if lora is not None:
+                lora = lora.replace(weights=lora.weights[packing.row])
         seen = views(self.config, layers, positions, real, segments=segments, lengths=lengths,
                      parts=parts, cache=cache)  # fmt: skip
         slot = None if cache is None else cache.slot - positions.shape[1]
@@ -138,10 +143,10 @@ class Decoder(nn.Module):
                 adapters = Adapters(entries, lora.weights, lora.scale)
             x, own = self.layers[i](
                 x, tables, masks, tuple(p.layers[i] for p in parts),
-                None if cache is None else cache.own[i], slot, adapters,
+                None if cache is None else cache.own[i], slot, adapters, None, packing,
             )  # fmt: skip
             kept.append(own)
-        return x, tuple(kept)
+        return x if packing is None else packing.unpack(x), tuple(kept)
 
     def blocks(self, x, positions, real, layers: Sequence[int] | None = None, *, segments=None,
                lora: Lora | None = None, parts: Sequence[Part] = (), lengths=None):  # fmt: skip
@@ -199,15 +204,21 @@ class Decoder(nn.Module):
         return self.norm(x) if layer == depth else x
 
     def prefill(self, tokens=None, mask=None, *, embeds=None, positions=None,
-                parts: Sequence[Part] = (), lora: Lora | None = None, lengths=None):  # fmt: skip
+                parts: Sequence[Part] = (), lora: Lora | None = None, lengths=None,
+                count: int | None = None):  # fmt: skip
         """Read rows that others will share; arguments as in ``hidden``.
+
+        With ``count``, at least the real tokens of all rows together, products read so many tokens
+        side by side and no padding (``models.ragged``).
 
         Returns:
           (final-normed states [P, T, E], the Part that these tokens make). Gradients flow through
           both, so scoring can run a group's prompt once.
         """
         x, mask, positions = self._inputs(tokens, embeds, mask, positions, parts)
-        x, own = self._run(x, positions, mask, parts=parts, lora=lora, lengths=lengths)
+        packing = None if count is None else ragged(mask, count)
+        x, own = self._run(x, positions, mask, parts=parts, lora=lora, lengths=lengths,
+                           packing=packing)  # fmt: skip
         return self.norm(x), Part(own, positions, mask)
 
     def __call__(self, tokens=None, mask=None, *, embeds=None, cache: KVCache | None = None,
