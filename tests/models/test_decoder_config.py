@@ -29,7 +29,7 @@ def test_transformers_4_and_5_spell_rope_differently():
 
 
 def test_unknown_rope_types_and_settings_are_errors():
-    with pytest.raises(ValueError, match="'mrope'; supported: default, dynamic, linear, llama3"):
+    with pytest.raises(ValueError, match="'mrope'; supported in a llama model: default, dynamic, linear, llama3"):
         decoder_config(raw("llama", rope_parameters={"rope_type": "mrope", "factor": 2.0}))
     with pytest.raises(ValueError, match="rope settings mrope_section are not known"):
         decoder_config(raw("llama", rope_parameters={"mrope_section": [2, 3]}))
