@@ -58,7 +58,8 @@ class DecoderConfig:
       experts_per_token: k, those a token goes through.
       swiglu_limit: clamp of the experts' gate and up; None has the plain gated form.
       swiglu_alpha: steepness of the clamped form's gate.
-      stop_ids: ids that end a reply according to this config alone.
+      stop_ids: ids that end a reply according to this config alone; none where it names none
+        (the id that transformers then takes is one of the family's first vocabulary alone).
     """
 
     family: str

@@ -6,12 +6,10 @@ from typing import Any
 # Which entries, what they must satisfy where they are given, and that in words.
 Rule = tuple[tuple[str, ...], Callable[[Any], bool], str]
 
-_TOP = 2**31 - 1  # positions and ids are int32
-
 
 def whole(value: Any, least: int = 1) -> bool:
-    """Whether a value is a whole number from ``least`` to the largest int32; true is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _TOP
+    """Whether a value is a whole number of at least ``least``; true is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def positive(value: Any) -> bool:
@@ -31,22 +29,23 @@ def flag(value: Any) -> bool:
 
 def token_id(value: Any) -> bool:
     """Whether a value can be a token's id."""
-    return whole(value, 0)
+    return whole(value, 0) and value < 2**31
 
+
+# Canonical keys and gpt2's names for them.
+_COUNTS = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "intermediate_size", "max_position_embeddings", "sliding_window",
+    "original_max_position_embeddings", "n_embd", "n_layer", "n_head", "n_inner", "n_positions",
+    "sliding_window_pattern",
+)  # fmt: skip
+# Whole numbers that may be 0: "none of them".
+_AMOUNTS = ("num_local_experts", "num_experts", "num_experts_per_tok", "max_window_layers")
 
 _RULES: tuple[Rule, ...] = (
-    # Canonical keys and gpt2's names for them.
-    (
-        ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-         "num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings",
-         "sliding_window", "original_max_position_embeddings", "n_embd", "n_layer", "n_head",
-         "n_inner", "n_positions", "sliding_window_pattern"),
-        whole, "a whole number from 1 to 2**31 - 1",
-    ),
-    (
-        ("num_local_experts", "num_experts_per_tok", "max_window_layers"),
-        token_id, "a whole number from 0 to 2**31 - 1",
-    ),
+    (_COUNTS, whole, "a whole number of at least 1"),
+    (_AMOUNTS, lambda v: whole(v, 0), "a whole number of at least 0"),
+    (_COUNTS + _AMOUNTS, lambda v: v < 2**31, "less than 2**31"),  # positions and ids are int32
     (
         ("rms_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_local_base_freq",
          "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
@@ -61,7 +60,7 @@ _RULES: tuple[Rule, ...] = (
      lambda v: isinstance(v, list | tuple) and all(isinstance(k, str) for k in v),
      "a list of strings"),
     (("eos_token_id",), lambda v: all(map(token_id, v if isinstance(v, list) else [v])),
-     "a token id (a whole number from 0 to 2**31 - 1) or a list of token ids"),
+     "a token id or a list of them (whole numbers from 0 to 2**31 - 1)"),
 )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ _RULES: tuple[Rule, ...] = (
       "beta_fast", "beta_slow"), positive, "a finite number > 0"),
     (("partial_rotary_factor",), lambda v: positive(v) and v <= 1, "a number > 0, at most 1"),
     (("mscale", "mscale_all_dim"), lambda v: number(v) and v >= 0, "a finite number >= 0"),
-    (("original_max_position_embeddings",), whole, "a whole number from 1 to 2**31 - 1"),
+    (("original_max_position_embeddings",), whole, "a whole number of at least 1"),
     (("truncate",), flag, "true or false"),
     (("rope_type", "type"), lambda v: isinstance(v, str), "a string"),
     (("short_factor", "long_factor"),
