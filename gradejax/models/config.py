@@ -199,6 +199,11 @@ def decoder_config(raw: Mapping[str, Any], ignore=()) -> DecoderConfig:
     longest = int(raw["max_position_embeddings"])
     if fields["rope"] is not None and fields["rope"].kind == "dynamic":
         longest = int(longest * max(1.0, fields["rope"].factor))
+        if longest >= 2**31:
+            raise ValueError(
+                f"max_position_embeddings times the dynamic factor {fields['rope'].factor} must be "
+                f"less than 2**31, got {longest}"
+            )
     return DecoderConfig(
         family=name,
         vocab_size=int(raw["vocab_size"]),

@@ -22,9 +22,22 @@ def number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
+def in_range(value: Any) -> bool:
+    """Whether float32 holds a positive number and what is divided by it."""
+    return 1e-30 <= value <= 1e30
+
+
 def flag(value: Any) -> bool:
     """Whether a value is true or false; the string "false" and 0 are neither."""
     return isinstance(value, bool)
+
+
+def positives(keys: tuple[str, ...]) -> tuple[Rule, ...]:
+    """Rules of entries that are divisors, bases and the like."""
+    return (
+        (keys, positive, "a finite number > 0"),
+        (keys, in_range, "from 1e-30 to 1e30, which float32 holds with its inverse"),
+    )
 
 
 def token_id(value: Any) -> bool:
@@ -41,17 +54,17 @@ _COUNTS = (
 )  # fmt: skip
 # Whole numbers that may be 0: "none of them".
 _AMOUNTS = ("num_local_experts", "num_experts", "num_experts_per_tok", "max_window_layers")
+_POSITIVE = (
+    "rms_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_local_base_freq",
+    "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
+    "partial_rotary_factor", "swiglu_limit", "swiglu_alpha",
+)  # fmt: skip
 
 _RULES: tuple[Rule, ...] = (
     (_COUNTS, whole, "a whole number of at least 1"),
     (_AMOUNTS, lambda v: whole(v, 0), "a whole number of at least 0"),
     (_COUNTS + _AMOUNTS, lambda v: v < 2**31, "less than 2**31"),  # positions and ids are int32
-    (
-        ("rms_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_local_base_freq",
-         "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
-         "partial_rotary_factor", "swiglu_limit", "swiglu_alpha"),
-        positive, "a finite number > 0",
-    ),
+    *positives(_POSITIVE),
     (("rope_scaling", "rope_parameters"), lambda v: isinstance(v, Mapping), "a JSON object"),
     (("attention_bias", "mlp_bias", "tie_word_embeddings", "use_sliding_window"),
      flag, "true or false"),

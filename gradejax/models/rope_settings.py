@@ -9,7 +9,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from gradejax.models.config_check import Rule, check, flag, number, positive, whole
+from gradejax.models.config_check import (
+    Rule,
+    check,
+    flag,
+    in_range,
+    number,
+    positive,
+    positives,
+    whole,
+)
 from gradejax.models.families import FAMILIES, Family
 from gradejax.models.rotary import ROPE_TYPES, Rope
 from gradejax.models.window_settings import LAYER_TYPES
@@ -32,15 +41,17 @@ _ALWAYS = ("rope_theta", "rope_type", "type", "partial_rotary_factor",
 _KNOWN = {*_ALWAYS, *sum(_NEEDS.values(), ()), *sum(_READS.values(), ())}
 
 _RULES: tuple[Rule, ...] = (
-    (("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "attention_factor",
-      "beta_fast", "beta_slow"), positive, "a finite number > 0"),
+    *positives(("rope_theta", "factor", "low_freq_factor", "high_freq_factor", "attention_factor",
+                "beta_fast", "beta_slow")),
     (("partial_rotary_factor",), lambda v: positive(v) and v <= 1, "a number > 0, at most 1"),
-    (("mscale", "mscale_all_dim"), lambda v: number(v) and v >= 0, "a finite number >= 0"),
+    (("mscale", "mscale_all_dim"), lambda v: number(v) and 0 <= v <= 1e30,
+     "a finite number >= 0"),
     (("original_max_position_embeddings",), whole, "a whole number of at least 1"),
+    (("original_max_position_embeddings",), lambda v: v < 2**31, "less than 2**31"),
     (("truncate",), flag, "true or false"),
     (("rope_type", "type"), lambda v: isinstance(v, str), "a string"),
     (("short_factor", "long_factor"),
-     lambda v: isinstance(v, list | tuple) and all(map(positive, v)),
+     lambda v: isinstance(v, list | tuple) and all(positive(x) and in_range(x) for x in v),
      "a list of finite numbers > 0"),
 )  # fmt: skip
 
@@ -224,15 +235,16 @@ def rope_entries(config, family: Family) -> dict[str, Any]:
     rope, local = config.rope, config.local_rope
     if rope is None:
         return {}
+    # A dynamic rope's config names the context before scaling.
+    short = {"max_position_embeddings": rope.original_max_positions}
+    short = short if rope.kind == "dynamic" else {}
     if local is not None:
-        return {"rope_parameters": {"full_attention": _rope_entry(rope),
-                                    "sliding_attention": _rope_entry(local)}}  # fmt: skip
+        return short | {"rope_parameters": {"full_attention": _rope_entry(rope),
+                                            "sliding_attention": _rope_entry(local)}}  # fmt: skip
     if rope.kind == "default" and "rope_scaling" not in family.defaults:
         entry = {"rope_theta": rope.theta}
         return entry if rope.partial == 1.0 else entry | {"partial_rotary_factor": rope.partial}
-    raw: dict[str, Any] = {"rope_parameters": _rope_entry(rope)}
+    raw = short | {"rope_parameters": _rope_entry(rope)}
     if rope.kind == "longrope":
         raw["original_max_position_embeddings"] = rope.original_max_positions
-    if rope.kind == "dynamic":
-        raw["max_position_embeddings"] = rope.original_max_positions
     return raw

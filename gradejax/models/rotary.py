@@ -145,7 +145,8 @@ def speeds(rope: Rope, head_dim: int, lengths=None):
         return jnp.where(lengths > old, long, short)
     # NTK-aware: the base grows so that the slowest pair just covers the length.
     over = jnp.maximum(lengths.astype(jnp.float32), old)
-    growth = (rope.factor * over / old - (rope.factor - 1)) ** (width / (width - 2))
+    # transformers' factor * over / old - (factor - 1), where a large factor cancels in float32.
+    growth = (1 + rope.factor * (over / old - 1)) ** (width / (width - 2))
     powers = jnp.asarray(-np.arange(0, width, 2) / width, jnp.float32).reshape(lead)
     return (rope.theta * growth) ** powers
 

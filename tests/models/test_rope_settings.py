@@ -3,7 +3,7 @@
 import pytest
 from hf_folders import raw
 
-from gradejax.models.config import decoder_config
+from gradejax.models.config import decoder_config, huggingface_config
 
 
 def test_transformers_4_and_5_spell_rope_differently():
@@ -125,6 +125,10 @@ def test_two_spellings_that_agree_pass():
     [
         *[(LINEAR | {"factor": v}, "rope_parameters: factor must be a finite number > 0, got")
           for v in (0, -2.0, "8", True, float("nan"), float("inf"), 10**400, [8.0])],
+        (LINEAR | {"factor": 1e-300}, "factor must be from 1e-30 to 1e30"),
+        (LINEAR | {"rope_theta": 1e-300}, "rope_theta must be from 1e-30 to 1e30"),
+        (YARN | {OLD: 10**400}, f"{OLD} must be less than"),
+        (LINEAR | {"rope_type": "dynamic", "factor": 1e9}, "dynamic factor 1000000000.0 must be"),
         (LLAMA3 | {"low_freq_factor": 0}, "low_freq_factor must be a finite number > 0, got 0"),
         (LLAMA3 | {"high_freq_factor": "4"}, "high_freq_factor must be a finite number > 0"),
         (LLAMA3 | {"low_freq_factor": 4.0}, "low_freq_factor=4.0 must be less than .*factor=4.0"),
@@ -233,6 +237,13 @@ def test_gemma3s_kinds_that_are_left_out_have_its_defaults():
         got = decoder_config(raw("gemma3", **entries))
         assert (got.rope.theta, got.rope.factor, got.local_rope.theta) == (5000.0, 8.0, 1e4)
     assert decoder_config(raw("gemma3", rope_parameters={})).rope.theta == 1e6
+
+
+@pytest.mark.parametrize("table", [LINEAR | {"rope_type": "dynamic"}, YARN, LLAMA3])
+def test_gemma3s_scalings_are_written_back(table):
+    """A dynamic one with the context before scaling, or each writing would multiply it by 8."""
+    config = decoder_config(raw("gemma3", rope_parameters={"full_attention": table}))
+    assert decoder_config(huggingface_config(config)) == config
 
 
 def test_gpt_oss_with_an_empty_table():
