@@ -207,7 +207,8 @@ def resolved(raw: Mapping[str, Any], ignore=()) -> dict[str, Any]:
       ignore: further keys to pass over.
 
     Raises:
-      ValueError: an unsupported family, a key that nobody reads, a value that is not supported.
+      ValueError: an unsupported family, a key that nobody reads, a value that is not supported, a
+        null where there is no "none", two names of one key that differ.
     """
     family = family_of(raw)
     raw = _renamed(raw, family, ignore)

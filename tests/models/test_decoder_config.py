@@ -28,6 +28,8 @@ def test_refusals_name_the_choices(entries, words):
     "name, entries, words",
     [
         ("llama", {"logit_scale": 0.5}, "does not know: logit_scale=0.5.*name them in ignore="),
+        ("llama", {"rotary_dim": 8, "rotary_pct": 0.5}, "know: rotary_dim=8, rotary_pct=0.5"),
+        ("llama", {"layer_types": ["full_attention"] * 2}, "know: layer_types="),
         ("llama", {"use_sliding_window": True}, "does not know: use_sliding_window=True"),
         ("mistral", {"attention_bias": True}, "does not know: attention_bias=True"),
         ("gemma2", {"use_bidirectional_attention": True}, "=True of a gemma2 .*supported: None, F"),
