@@ -1,6 +1,7 @@
 """The checkpoints under tests/fixtures/hf, loaded once a session."""
 
 import functools
+import json
 import pathlib
 
 import numpy as np
@@ -29,3 +30,9 @@ def rows_of(name):
     """The prompts of expected.npz without their padding."""
     want = expected(name)
     return [row[real].tolist() for row, real in zip(want["tokens"], want["mask"], strict=True)]
+
+
+def raw(name, **entries):
+    """config.json of a folder with other entries; ... leaves one out."""
+    out = json.loads((ROOT / name / "config.json").read_text()) | entries
+    return {k: v for k, v in out.items() if v is not ...}

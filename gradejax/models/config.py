@@ -10,10 +10,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from gradejax.models.config_check import check_entries
-from gradejax.models.config_parts import rope_entries, ropes_of, window_entries, windows_of
+from gradejax.models.config_check import check_entries, token_id
 from gradejax.models.families import FAMILIES, family_of, resolved
+from gradejax.models.rope_settings import rope_entries, ropes_of
 from gradejax.models.rotary import Rope
+from gradejax.models.window_settings import window_entries, windows_of
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "silu")
 NORMS = ("layer", "rms", "rms_plus_one")
@@ -57,7 +58,8 @@ class DecoderConfig:
       experts_per_token: k, those a token goes through.
       swiglu_limit: clamp of the experts' gate and up; None has the plain gated form.
       swiglu_alpha: steepness of the clamped form's gate.
-      stop_ids: ids that end a reply according to this config alone.
+      stop_ids: ids that end a reply according to this config alone; none where it names none
+        (the id that transformers then takes is one of the family's first vocabulary alone).
     """
 
     family: str
@@ -108,8 +110,9 @@ class DecoderConfig:
             )
         if self.norm not in NORMS:
             raise ValueError(f"unsupported norm {self.norm!r}; supported: {', '.join(NORMS)}")
-        if self.rope is not None and self.rope.width(self.head_dim) % 2:
-            raise ValueError(f"head_dim must be even for rotary embeddings, got {self.head_dim}")
+        for rope in (self.rope, self.local_rope):
+            if rope is not None:
+                rope.check_width(self.head_dim)
         if self.sliding and len(self.sliding) != self.num_layers:
             raise ValueError(
                 f"layer_types lists {len(self.sliding)} layers, the model has {self.num_layers}"
@@ -141,10 +144,8 @@ def ids_of(value: Any) -> tuple[int, ...]:
     if value is None:
         return ()
     ids = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
-    for i in ids:
-        whole = isinstance(i, int) and not isinstance(i, bool)
-        if not whole or not 0 <= i < 2**31:
-            raise ValueError(f"expected a token id or a list of token ids, got {value!r:.200}")
+    if not all(map(token_id, ids)):
+        raise ValueError(f"expected a token id or a list of token ids, got {value!r:.200}")
     return tuple(int(i) for i in ids)
 
 
@@ -170,10 +171,15 @@ def decoder_config(raw: Mapping[str, Any], ignore=()) -> DecoderConfig:
     heads, width = int(raw["num_attention_heads"]), int(raw["hidden_size"])
     layers = int(raw["num_hidden_layers"])
     gemma, bias = name.startswith("gemma"), bool(raw.get("attention_bias", False))
-    activation = raw.get("hidden_activation") if gemma else None
-    activation = activation or raw.get("hidden_act", "gelu_pytorch_tanh" if gemma else "silu")
-    if gemma and activation == "gelu":
+    named = "hidden_activation" if "hidden_activation" in family.keys else "hidden_act"
+    activation = raw[named]
+    if name == "gemma" and activation == "gelu":
         activation = "gelu_pytorch_tanh"  # gemma's first configs said gelu and meant this
+    if "head_dim" not in raw and width % heads:
+        raise ValueError(
+            f"hidden_size={width} is no multiple of num_attention_heads={heads}, and there is no "
+            "head_dim"
+        )
     scalar = raw.get("query_pre_attn_scalar")
     fields: dict[str, Any] = {
         "qkv_bias": bias, "out_bias": bias, "mlp_bias": bool(raw.get("mlp_bias", False)),
@@ -190,9 +196,14 @@ def decoder_config(raw: Mapping[str, Any], ignore=()) -> DecoderConfig:
     fields |= windows_of(raw, layers) | dict(family.sets)
     if "rope" not in family.sets:
         fields |= ropes_of(raw)
-    longest = int(raw.get("max_position_embeddings", 2048))
+    longest = int(raw["max_position_embeddings"])
     if fields["rope"] is not None and fields["rope"].kind == "dynamic":
-        longest = int(longest * fields["rope"].factor)
+        longest = int(longest * max(1.0, fields["rope"].factor))
+        if longest >= 2**31:
+            raise ValueError(
+                f"max_position_embeddings times the dynamic factor {fields['rope'].factor} must be "
+                f"less than 2**31, got {longest}"
+            )
     return DecoderConfig(
         family=name,
         vocab_size=int(raw["vocab_size"]),
@@ -203,7 +214,7 @@ def decoder_config(raw: Mapping[str, Any], ignore=()) -> DecoderConfig:
         head_dim=int(raw.get("head_dim") or width // heads),
         mlp_width=int(raw.get("intermediate_size") or 4 * width),
         max_positions=longest,
-        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        norm_eps=float(raw["rms_norm_eps"]),
         activation=activation,
         # An omitted flag takes the family's own default (D04).
         tied=bool(raw.get("tie_word_embeddings", False)),
@@ -245,12 +256,11 @@ def huggingface_config(config: DecoderConfig, **extra: Any) -> dict[str, Any]:
         raw["pad_token_id"] = None  # transformers' default, 32000, would lie outside a small vocab
     if c.head_dim * c.num_heads != c.width or "head_dim" in family.defaults:
         raw["head_dim"] = c.head_dim
-    if c.stop_ids:
-        raw["eos_token_id"] = c.stop_ids[0] if len(c.stop_ids) == 1 else list(c.stop_ids)
-    if c.family == "gpt2":
-        del raw["num_key_value_heads"]
-    names = {common: name for name, common in family.aliases.items()}
-    return {names.get(k, k): v for k, v in raw.items()} | extra
+    # A null where there is none: without the key transformers has an id of its own.
+    raw["eos_token_id"] = c.stop_ids[0] if len(c.stop_ids) == 1 else list(c.stop_ids) or None
+    names = {to: name for name, to in family.aliases.items() if to not in family.keys}
+    raw = {names.get(k, k): v for k, v in raw.items() if k in names or k not in family.foreign}
+    return raw | extra
 
 
 def read_json(path: pathlib.Path, kind: type = dict) -> Any:
@@ -259,7 +269,7 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         raise ValueError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(raw, kind):
         wanted = "object" if kind is dict else kind.__name__

@@ -36,6 +36,13 @@ INERT_KEYS = frozenset({
 INERT_PREFIXES = ("_", "summary_")
 # Read by those families that have them; elsewhere only "off" is accepted.
 OFF = (None, False, 0, "none", {}, [])
+# What transformers takes for a missing key in the families that name no other value.
+DEFAULTS = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 2048}
+# A null here means that there is none of it; of key heads, that each query head has its own.
+NONE = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping",
+        "num_key_value_heads")  # fmt: skip
+# And here the same as no entry; elsewhere a null is no value that a default may stand for.
+NULLABLE = (*NONE, "rope_scaling", "sliding_window_pattern")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,53 +51,69 @@ class Family:
 
     Attributes:
       architecture: transformers' class, for ``architectures`` of a written config.
-      defaults: what transformers takes where the config lacks the key.
+      defaults: what transformers 5.24 takes where the config lacks the key.
       keys: read beside COMMON_KEYS.
+      foreign: of COMMON_KEYS, those that transformers does not read here.
+      ignored: keys of released configs that transformers passes over here.
       only: further keys, with the values that are supported.
       sets: DecoderConfig fields that no key decides.
-      aliases: this family's names of common keys.
+      aliases: this family's further names of keys.
+      theta: the rotary base of a config without one.
+      local_theta: likewise of the layers with a window; None where all layers share one base.
     """
 
     architecture: str
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     keys: frozenset[str] = frozenset()
+    foreign: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
     only: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
     sets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    theta: float = 10_000.0
+    local_theta: float | None = None
 
 
 _WINDOWS = frozenset({"sliding_window", "layer_types"})
 _FLAGGED = _WINDOWS | {"use_sliding_window", "max_window_layers"}
 _CAUSAL = {"use_bidirectional_attention": (None, False)}
 _GEMMA = {"norm": "rms_plus_one"}
+_ACTIVATION = frozenset({"hidden_act"})  # its name in gemma 2 and 3 is hidden_activation
+_ROTARY = frozenset({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
+                     "original_max_position_embeddings"})  # fmt: skip
+_EXPERTS = {"num_experts": "num_local_experts"}
 
 FAMILIES: dict[str, Family] = {
     "gemma": Family(
         "GemmaForCausalLM",
         defaults={"tie_word_embeddings": True, "head_dim": 256, "num_key_value_heads": 16,
-                  "max_position_embeddings": 8192},
-        keys=frozenset({"attention_bias", "hidden_activation"}), only=_CAUSAL, sets=_GEMMA,
+                  "max_position_embeddings": 8192, "hidden_act": "gelu_pytorch_tanh"},
+        keys=frozenset({"attention_bias"}), ignored=frozenset({"hidden_activation"}),
+        only=_CAUSAL, sets=_GEMMA,
     ),
     "gemma2": Family(
         "Gemma2ForCausalLM",
         defaults={"tie_word_embeddings": True, "head_dim": 256, "num_key_value_heads": 4,
                   "query_pre_attn_scalar": 256, "sliding_window": 4096,
                   "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0,
-                  "max_position_embeddings": 8192, "sliding_window_pattern": 2},
+                  "max_position_embeddings": 8192, "sliding_window_pattern": 2,
+                  "hidden_activation": "gelu_pytorch_tanh"},
         keys=_WINDOWS | {"attention_bias", "hidden_activation", "query_pre_attn_scalar",
-                         "final_logit_softcapping", "attn_logit_softcapping",
-                         "sliding_window_pattern"},
-        only=_CAUSAL, sets=_GEMMA | {"post_norms": True},
+                         "final_logit_softcapping", "attn_logit_softcapping"},
+        ignored=_ACTIVATION, only=_CAUSAL | {"sliding_window_pattern": (2, None)},
+        sets=_GEMMA | {"post_norms": True},
     ),
     "gemma3_text": Family(
         "Gemma3ForCausalLM",
         defaults={"tie_word_embeddings": True, "head_dim": 256, "num_key_value_heads": 4,
-                  "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1e6,
-                  "rope_local_base_freq": 1e4, "max_position_embeddings": 131_072,
-                  "sliding_window_pattern": 6},
+                  "query_pre_attn_scalar": 256, "sliding_window": 4096,
+                  "max_position_embeddings": 131_072, "sliding_window_pattern": 6,
+                  "hidden_activation": "gelu_pytorch_tanh"},
         keys=_WINDOWS | {"attention_bias", "hidden_activation", "query_pre_attn_scalar",
                          "final_logit_softcapping", "rope_local_base_freq",
                          "sliding_window_pattern"},
+        foreign=frozenset({"original_max_position_embeddings"}), ignored=_ACTIVATION,
+        theta=1e6, local_theta=1e4,
         # transformers reads attn_logit_softcapping here and then does nothing with it.
         only=_CAUSAL | {"attn_logit_softcapping": (None,)},
         sets=_GEMMA | {"post_norms": True, "qk_norm": True},
@@ -99,6 +122,8 @@ FAMILIES: dict[str, Family] = {
         "GPT2LMHeadModel",
         defaults={"tie_word_embeddings": True, "rms_norm_eps": 1e-5, "hidden_act": "gelu_new",
                   "max_position_embeddings": 1024},
+        foreign=_ACTIVATION | _ROTARY | {"intermediate_size", "rms_norm_eps", "head_dim",
+                                         "num_key_value_heads"},
         only={"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,),
               "add_cross_attention": (False,)},
         sets={"norm": "layer", "learned_positions": True, "gated": False, "rope": None,
@@ -113,14 +138,14 @@ FAMILIES: dict[str, Family] = {
         defaults={"head_dim": 64, "num_key_value_heads": 8, "sliding_window": 128,
                   "sliding_window_pattern": 2, "num_local_experts": 128, "num_experts_per_tok": 4,
                   "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True,
-                  "rms_norm_eps": 1e-5, "rope_theta": 150_000.0,
+                  "rms_norm_eps": 1e-5,
                   "max_position_embeddings": 131_072,
                   "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
                                    "beta_slow": 1.0, "truncate": False,
                                    "original_max_position_embeddings": 4096}},
         keys=_WINDOWS | {"num_local_experts", "num_experts_per_tok", "swiglu_alpha",
                          "swiglu_limit", "attention_bias"},
-        only={"hidden_act": ("silu",)},
+        only={"hidden_act": ("silu",)}, aliases=_EXPERTS, theta=150_000.0,
         sets={"sinks": True, "mlp_bias": True},
     ),
     "llama": Family("LlamaForCausalLM", keys=frozenset({"attention_bias", "mlp_bias"}),
@@ -134,8 +159,9 @@ FAMILIES: dict[str, Family] = {
     "mixtral": Family(
         "MixtralForCausalLM",
         defaults={"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
-                  "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_position_embeddings": 131_072},
+                  "rms_norm_eps": 1e-5, "max_position_embeddings": 131_072},
         keys=frozenset({"sliding_window", "num_local_experts", "num_experts_per_tok"}),
+        aliases=_EXPERTS, theta=1e6,
     ),
     "phi3": Family("Phi3ForCausalLM",
                    defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096,
@@ -146,14 +172,14 @@ FAMILIES: dict[str, Family] = {
                          "interpolate_factor": (1,)}),
     "qwen2": Family(
         "Qwen2ForCausalLM",
-        defaults={"num_key_value_heads": 32, "max_window_layers": 28,
+        defaults={"num_key_value_heads": 32, "max_window_layers": 28, "sliding_window": 4096,
                   "max_position_embeddings": 32_768},
         keys=_FLAGGED, only={"use_mrope": (False, None)}, sets={"qkv_bias": True},
     ),
     "qwen3": Family(
         "Qwen3ForCausalLM",
         defaults={"num_key_value_heads": 32, "max_window_layers": 28, "head_dim": 128,
-                  "max_position_embeddings": 32_768},
+                  "sliding_window": 4096, "max_position_embeddings": 32_768},
         keys=_FLAGGED | {"attention_bias"}, sets={"qk_norm": True},
     ),
 }  # fmt: skip
@@ -181,10 +207,11 @@ def resolved(raw: Mapping[str, Any], ignore=()) -> dict[str, Any]:
       ignore: further keys to pass over.
 
     Raises:
-      ValueError: an unsupported family, a key that nobody reads, a value that is not supported.
+      ValueError: an unsupported family, a key that nobody reads, a value that is not supported, a
+        null where there is no "none", two names of one key that differ.
     """
     family = family_of(raw)
-    raw = {family.aliases.get(k, k): v for k, v in raw.items() if k not in ignore}
+    raw = _renamed(raw, family, ignore)
     name = raw["model_type"]
     unknown = []
     for key, value in raw.items():
@@ -196,11 +223,12 @@ def resolved(raw: Mapping[str, Any], ignore=()) -> dict[str, Any]:
                 )
         elif key == "quantization_config":
             if value:
+                method = value.get("quant_method", value) if isinstance(value, Mapping) else value
                 raise ValueError(
-                    f"quantised weights ({value.get('quant_method', value)}) are not "
-                    "supported; use a float32, bfloat16 or float16 checkpoint of the model"
+                    f"quantised weights ({method}) are not supported; use a float32, bfloat16 or "
+                    "float16 checkpoint of the model"
                 )
-        elif key in COMMON_KEYS or key in family.keys or key in INERT_KEYS:
+        elif key in COMMON_KEYS | family.keys | INERT_KEYS:
             pass
         elif not key.startswith(INERT_PREFIXES) and value not in OFF:
             unknown.append(f"{key}={value!r}")
@@ -210,9 +238,45 @@ def resolved(raw: Mapping[str, Any], ignore=()) -> dict[str, Any]:
             f"{', '.join(unknown)}. If they do not change what the model computes, name them in "
             "ignore="
         )
-    # An explicit null is the default too, but for a window or a cap, where it means none.
-    off = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")
-    given = {k: v for k, v in raw.items() if v is not None or k in off}
-    if "rope_parameters" in given:
-        given.setdefault("rope_scaling", None)
-    return dict(family.defaults) | given
+    return _filled(raw, family)
+
+
+def _renamed(raw: Mapping[str, Any], family: Family, ignore) -> dict[str, Any]:
+    """The config under common names; two names of one key that differ are an error."""
+    out: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key in ignore or key in family.ignored or key in family.foreign and value in OFF:
+            continue
+        if key in family.foreign:
+            names = [name for name, common in family.aliases.items() if common == key]
+            raise ValueError(
+                f"{key}={value!r} is not read in a {raw['model_type']} model; expected "
+                + (f"{names[0]} in its place" if names else "no such entry")
+            )
+        common = family.aliases.get(key, key)
+        if out.setdefault(common, value) != value:
+            raise ValueError(
+                f"{key}={value!r} contradicts {out[common]!r}, given under another name of it; "
+                "make them equal or leave one out"
+            )
+    return out
+
+
+def _filled(raw: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """The config with the family's defaults; a null is as good as no entry where it says none."""
+    defaults = DEFAULTS | dict(family.defaults)
+    if "rope_parameters" in raw and raw["rope_parameters"] is not None:
+        defaults.pop("rope_scaling", None)
+    for key in raw.keys() & defaults.keys():
+        if raw[key] is None and key not in NULLABLE:
+            raise ValueError(
+                f"{key} of a {raw['model_type']} model is null; expected a value, or no {key} at "
+                f"all for {defaults[key]!r}, the default"
+            )
+    given = {
+        key: value for key, value in raw.items()
+        if value is not None or key in NONE
+    }  # fmt: skip
+    if not given.get("rope_scaling"):  # {} is as good as none
+        given.pop("rope_scaling", None)
+    return defaults | given

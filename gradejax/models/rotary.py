@@ -56,6 +56,28 @@ class Rope:
         """D, the entries of a head that turn."""
         return int(head_dim * self.partial)
 
+    def check_width(self, head_dim: int) -> None:
+        """Refuse heads that this embedding cannot turn.
+
+        Raises:
+          ValueError: an odd or empty part of the head, or too small a one; or longrope's divisors
+            are not one for each pair.
+        """
+        width, least = self.width(head_dim), 4 if self.kind == "dynamic" else 2
+        part = "" if self.partial == 1.0 else f" times partial_rotary_factor={self.partial}"
+        if width % 2 or width < least:
+            raise ValueError(
+                f"head_dim{part} must be even for rotary embeddings ({self.kind!r}: at least "
+                f"{least}), got {head_dim}{part and f' times {self.partial}'}"
+            )
+        for name in ("short_factor", "long_factor"):
+            table = getattr(self, name)
+            if self.kind == "longrope" and len(table) != width // 2:
+                raise ValueError(
+                    f"{name} must list {width // 2} numbers, one for each rotary pair of head_dim="
+                    f"{head_dim}{part}, got {len(table)}"
+                )
+
     @property
     def by_length(self) -> bool:
         return self.kind in BY_LENGTH
@@ -123,7 +145,8 @@ def speeds(rope: Rope, head_dim: int, lengths=None):
         return jnp.where(lengths > old, long, short)
     # NTK-aware: the base grows so that the slowest pair just covers the length.
     over = jnp.maximum(lengths.astype(jnp.float32), old)
-    growth = (rope.factor * over / old - (rope.factor - 1)) ** (width / (width - 2))
+    # transformers' factor * over / old - (factor - 1), where a large factor cancels in float32.
+    growth = (1 + rope.factor * (over / old - 1)) ** (width / (width - 2))
     powers = jnp.asarray(-np.arange(0, width, 2) / width, jnp.float32).reshape(lead)
     return (rope.theta * growth) ** powers
 

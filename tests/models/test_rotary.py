@@ -81,6 +81,9 @@ def test_dynamic_scaling_grows_the_base_with_the_length():
     plain = 500.0 ** (-np.arange(0, 10, 2) / 10)
     np.testing.assert_allclose(got[:2], [plain, plain], rtol=1e-5)
     np.testing.assert_allclose(got[2], (500.0 * 5**1.25) ** (-np.arange(0, 10, 2) / 10), rtol=1e-5)
+    # 1e9 - (1e9 - 1) is 0 in float32, which made the speeds infinite.
+    wide = Rope(theta=500.0, kind="dynamic", factor=1e9, original_max_positions=16)
+    np.testing.assert_allclose(speeds(wide, 10, jnp.asarray([16]))[0], plain, rtol=1e-5)
 
 
 def test_longrope_turns_to_its_long_factors_past_the_original_context():
