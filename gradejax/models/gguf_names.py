@@ -239,7 +239,10 @@ def gguf_config(file, ignore: Sequence[str] = ()) -> dict[str, Any]:
         "rope_theta": theta,
     }
     if rotary != head_dim:
-        raw["partial_rotary_factor"] = rotary / head_dim
+        share = rotary / head_dim
+        # int(head_dim · share), which a config means, must give the whole number back.
+        raw["partial_rotary_factor"] = share if int(head_dim * share) == rotary else (
+            math.nextafter(share, 2.0))  # fmt: skip
     if scaling := _rope_scaling(file, meta, rotary, theta):
         raw["rope_scaling"] = scaling
     raw |= _family(file, meta, arch, raw)

@@ -246,8 +246,12 @@ def test_windows_of_gemma3():
 
 
 def test_a_part_of_each_head_turns():
+    """Phi-4-mini: 96 of 128."""
     raw = gguf_config(opened("phi3", **{"rope.dimension_count": 3}))
     assert raw["partial_rotary_factor"] == 0.5
+    # 94 · (6 / 94) is a little under 6, whose whole part is 5.
+    odd = {"attention.key_length": 94, "rope.dimension_count": 6}
+    assert decoder_config(gguf_config(opened("phi3", **odd))).rope.width(94) == 6
     assert "partial_rotary_factor" not in gguf_config(opened("phi3"))
 
 
