@@ -22,6 +22,7 @@ from gradejax.models.config import (
     ids_of,
     read_json,
 )
+from gradejax.models.config_check import check_entries
 from gradejax.models.decoder import Decoder
 from gradejax.models.families import COMMON_KEYS, family_of
 from gradejax.models.gguf import read_gguf
@@ -64,6 +65,9 @@ def _ignored(names: Any, raw: Mapping[str, Any], path: pathlib.Path) -> frozense
     """``names`` as keys of a config that may be passed over; checked."""
     if isinstance(names, str) or not all(isinstance(n, str) for n in names):
         raise ValueError(f"ignore must list names of settings, got {names!r}")
+    if not names:
+        return frozenset()
+    check_entries(raw)
     if absent := sorted(set(names) - raw.keys()):
         raise ValueError(f"ignore names settings that {path} lacks: {', '.join(absent)}")
     family = family_of(raw)
