@@ -40,7 +40,8 @@ class WeightFiles:
     tensors: Mapping[str, LazyTensor]
 
 
-def _safetensors(path: pathlib.Path) -> dict[str, LazyTensor]:
+def open_safetensors(path: pathlib.Path) -> dict[str, LazyTensor]:
+    """The tensors of a file by name; ValueError for a torn one or a dtype that is not read."""
     try:
         with safe_open(path, framework="numpy"):
             pass  # checks the header against the file's length, overlaps and gaps included
@@ -131,7 +132,7 @@ def open_weights(folder: pathlib.Path) -> WeightFiles:
             )
         tensors: dict[str, LazyTensor] = {}
         for path in files:
-            for name, tensor in _safetensors(path).items():
+            for name, tensor in open_safetensors(path).items():
                 if name in tensors:
                     raise ValueError(f"tensor {name!r} stands in two files of {folder}")
                 tensors[name] = tensor
@@ -139,7 +140,7 @@ def open_weights(folder: pathlib.Path) -> WeightFiles:
             raise ValueError(f"{index} lists tensors that no file holds: {', '.join(lost[:10])}")
         return WeightFiles(files, tensors)
     if is_file(single):
-        return WeightFiles((single,), _safetensors(single))
+        return WeightFiles((single,), open_safetensors(single))
     if is_file(flax_file):
         return WeightFiles((flax_file,), read_flax_msgpack(flax_file))
     loose = sorted(p.name for p in folder.glob("*.safetensors"))
