@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gradejax.models.gguf_keys import Metadata, check_keys, decimal
+from gradejax.models.gguf_keys import Metadata, check_keys
+from gradejax.models.gguf_rope import ROPE_TENSORS, rope_scaling
 from gradejax.models.lazy import LazyTensor
 
 # GGUF architecture → Hugging Face model_type. Mistral files are written as llama.
@@ -45,7 +46,6 @@ _TOP_OF = {
     "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe",
              "output_norm": "transformer.ln_f", "output": "lm_head"},
 }  # fmt: skip
-_ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _TRANSPOSED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
 
 # Layers of the one size whose scores are divided by sqrt(width / heads), not sqrt(head_dim): 27B.
@@ -64,92 +64,6 @@ def architecture(file) -> str:
             f"{file.path} is of architecture {found!r}; supported: {', '.join(ARCHITECTURES)}"
         )
     return found
-
-
-def _llama3_factors(head_dim: int, theta: float, factor: float) -> np.ndarray:
-    """What llama.cpp's converter writes for Llama 3's rope (low 1, high 4, 8192 positions)."""
-    frequencies = theta ** -(np.arange(0, head_dim, 2) / head_dim)
-    turns = 8192 * frequencies / (2 * math.pi)
-    keep = np.clip((turns - 1) / (4 - 1), 0, 1)
-    return 1 / ((1 - keep) / factor + keep)
-
-
-def _divisors(file, name: str, rotary: int) -> np.ndarray:
-    """The tensor ``name``, a positive divisor of each rotary pair's speed."""
-    found = np.asarray(file.tensors[name](), np.float64)
-    if found.shape != (rotary // 2,):
-        raise ValueError(
-            f"{file.path}: {name} has shape {found.shape}, {rotary} rotary dimensions ask for "
-            f"({rotary // 2},)"
-        )
-    if not (np.isfinite(found) & (found > 0)).all():
-        raise ValueError(f"{file.path}: {name} must hold finite numbers > 0, got {found.tolist()}")
-    return found
-
-
-def _rope_scaling(file, meta: Metadata, rotary: int, theta: float) -> dict[str, Any] | None:
-    kind = meta.get("rope.scaling.type")
-    # A factor of 0 says nothing, as in llama.cpp.
-    said = [n for n in ("rope.scaling.factor", "rope.scale_linear") if meta.get(n)]
-    factor = meta.real(said[0], above=0) if said else 1.0
-    strength = meta.real("rope.scaling.attn_factor", 1.0)
-    supported = "supported: none, linear, yarn, and the tables of llama3 and longrope"
-    if kind not in (None, "none", "linear", "yarn", "longrope"):
-        raise ValueError(f"{file.path}: unsupported rope scaling {kind!r}; {supported}")
-    extra = meta.real("rope.scaling.yarn_ext_factor", -1.0)  # below 0: what the type asks for
-    if extra >= 0 and extra != float(kind == "yarn"):
-        raise ValueError(
-            f"{file.path}: rope.scaling.yarn_ext_factor = {extra:g} of a rope scaling {kind!r} is "
-            "not supported; only 1 with yarn and 0 without"
-        )
-    at = {}
-    if meta.get("rope.scaling.original_context_length") is not None:
-        original = meta.number("rope.scaling.original_context_length")
-        at = {"original_max_position_embeddings": original}
-    tables = [t for t in _ROPE_TENSORS if t in file.tensors]
-    if tables and (kind == "yarn" or factor != 1):
-        raise ValueError(
-            f"{file.path} has {', '.join(tables)} and a rope scaling {kind!r} by {factor:g} too; "
-            f"{supported}, one of them"
-        )
-    if "rope_freqs.weight" in tables:
-        divisors = _divisors(file, "rope_freqs.weight", rotary)
-        factor = decimal(divisors[-1])
-        if strength == 1 and np.allclose(
-            divisors, _llama3_factors(rotary, theta, factor), rtol=1e-5, atol=0
-        ):
-            return {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip
-        # Any other table of divisors is, as arithmetic, a longrope whose two tables are equal.
-        table = divisors.tolist()
-        return {"rope_type": "longrope", "short_factor": table, "long_factor": table,
-                "attention_factor": strength, **at}  # fmt: skip
-    if tables:
-        if len(tables) != 2:
-            raise ValueError(f"{file.path} has {tables[0]}, but not the other of longrope's tables")
-        found = {f"{word}_factor": _divisors(file, f"rope_factors_{word}.weight", rotary).tolist()
-                 for word in ("short", "long")}  # fmt: skip
-        if meta.get("rope.scaling.attn_factor") is not None:  # else longrope's own formula
-            found["attention_factor"] = strength
-        return {"rope_type": "longrope", **found, **at}
-    if kind == "longrope":
-        raise ValueError(f"{file.path} says rope scaling 'longrope' and lacks its tables")
-    if kind == "yarn":
-        if not said:
-            raise ValueError(f"{file.path} says rope scaling 'yarn' and no rope.scaling.factor")
-        ramp = {f"beta_{word}": meta.real(f"rope.scaling.yarn_beta_{word}", above=0)
-                for word in ("fast", "slow")
-                if meta.get(f"rope.scaling.yarn_beta_{word}") is not None}  # fmt: skip
-        out = {"rope_type": "yarn", "factor": factor, **ramp, **at}
-        if strength != 1:  # on top of yarn's own
-            out["attention_factor"] = strength * (1 + 0.1 * math.log(max(factor, 1.0)))
-        return out
-    meta.same("rope.scaling.attn_factor", 1.0)
-    if factor == 1:
-        return None
-    if kind == "none":
-        raise ValueError(f"{file.path} says rope scaling 'none' and a factor of {factor:g}")
-    return {"rope_type": "linear", "factor": factor}
 
 
 def _stop_ids(file) -> list[int]:
@@ -243,7 +157,7 @@ def gguf_config(file, ignore: Sequence[str] = ()) -> dict[str, Any]:
         # int(head_dim · share), which a config means, must give the whole number back.
         raw["partial_rotary_factor"] = share if int(head_dim * share) == rotary else (
             math.nextafter(share, 2.0))  # fmt: skip
-    if scaling := _rope_scaling(file, meta, rotary, theta):
+    if scaling := rope_scaling(file, meta, rotary, theta):
         raw["rope_scaling"] = scaling
     raw |= _family(file, meta, arch, raw)
     _check_scale(meta, float(raw.get("query_pre_attn_scalar", head_dim)) ** -0.5)
@@ -333,7 +247,7 @@ def huggingface_tensors(file, config: Mapping[str, Any]) -> dict[str, LazyTensor
     arch = architecture(file)
     out: dict[str, LazyTensor] = {}
     for theirs, tensor in file.tensors.items():
-        if theirs in _ROPE_TENSORS:
+        if theirs in ROPE_TENSORS:
             continue  # part of the config
         name = _name(arch, theirs)
         if arch == "llama" and re.search(r"\.self_attn\.[qk]_proj\.", name):
