@@ -163,6 +163,8 @@ def _check(prompts, seeds, samples, lora, soft, soft_of, batch_size, prefill_chu
                         ("prefill_chunk", prefill_chunk)):  # fmt: skip
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    if lora is not None and lora.weights is None:
+        raise ValueError("this Lora does not say which rows use it; see Lora.for_rows or weights=")
     if lora is not None and len(lora.weights) != len(prompts):
         raise ValueError(
             f"expected the adapters' weights of {len(prompts)} prompts, got {len(lora.weights)}"

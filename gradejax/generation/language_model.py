@@ -383,7 +383,7 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def load_lm(
     path_or_id: str | pathlib.Path, *, dtype: Any = "float32", revision: str | None = None,
     chat_template: str | None = None, int8: bool = False,
-    adapter: str | pathlib.Path | None = None,
+    adapter: str | pathlib.Path | None = None, ignore: Sequence[str] = (),
 ) -> LanguageModel:  # fmt: skip
     """Load a frozen language model.
 
@@ -394,6 +394,7 @@ def load_lm(
       chat_template: a jinja template in place of the tokenizer's own, or "plain".
       int8: keep the weights in 8 bits with a scale for each output channel.
       adapter: folder of a PEFT LoRA adapter, applied to every row.
+      ignore: settings that are not known here and change nothing, see ``load_checkpoint``.
 
     Raises:
       FileNotFoundError, ValueError: as ``load_checkpoint`` and ``load_peft`` say.
@@ -404,7 +405,7 @@ def load_lm(
         kind = None
     if kind is None:
         raise ValueError(f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
-    checkpoint = load_checkpoint(path_or_id, dtype=kind, revision=revision)
+    checkpoint = load_checkpoint(path_or_id, dtype=kind, revision=revision, ignore=ignore)
     lora = None if adapter is None else load_peft(adapter, checkpoint.config)
     model = checkpoint.model
     if int8:  # the float tree is dropped

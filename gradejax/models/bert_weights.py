@@ -13,6 +13,7 @@ from gradejax.models.bert import Bert, BertConfig, bert_config
 from gradejax.models.config import read_json
 from gradejax.models.hub import commit_of, resolve
 from gradejax.models.lazy import LazyTensor, empty, to_device
+from gradejax.models.tensor_check import check_values
 from gradejax.models.weight_files import check_names, check_shape, digest_of, open_weights
 
 _LINEAR = {"attention.self.query": "q", "attention.self.key": "k", "attention.self.value": "v",
@@ -81,10 +82,13 @@ def _shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     return {k: v.shape for k, v in flatten_dict(tree["params"], sep="/").items()}
 
 
-def _filled(tensor: LazyTensor, shape: tuple[int, ...], transpose: bool, dtype) -> jax.Array:
+def _filled(
+    name: str, tensor: LazyTensor, shape: tuple[int, ...], transpose: bool, dtype, where: str
+) -> jax.Array:
     out = empty(shape, dtype)
     theirs = out.T if transpose else out
     for index, piece in tensor.pieces():
+        check_values(name, piece, where, dtype)
         theirs[index] = piece
     return to_device(out)
 
@@ -102,7 +106,7 @@ def load_bert(
     Raises:
       FileNotFoundError: the folder, its config or its weights are not there, or see ``resolve``.
       ValueError: another model type, a torn file, a missing, extra, doubled or mis-shaped tensor;
-        the message names it.
+        or one with values that are no finite floats in ``dtype``; the message names it.
     """
     folder = resolve(path_or_id, revision)
     config = bert_config(read_json(folder / "config.json"))
@@ -121,7 +125,7 @@ def load_bert(
     for name, (place, transpose) in table.items():
         shape = shapes[place]
         check_shape(name, found[name], shape[::-1] if transpose else shape, str(folder))
-        flat[place] = _filled(found[name], shape, transpose, dtype)
+        flat[place] = _filled(name, found[name], shape, transpose, dtype, str(folder))
     if left := shapes.keys() - flat.keys():
         raise AssertionError(f"no tensor filled {sorted(left)}")
     return BertCheckpoint(

@@ -19,6 +19,7 @@ from gradejax.models.cache import KVCache, Part
 from gradejax.models.config import DecoderConfig
 from gradejax.models.layers import Embedding, Linear, make_norm
 from gradejax.models.lora import Lora
+from gradejax.models.lora_check import check_fits
 from gradejax.models.ragged import ragged
 from gradejax.models.rotary import rope_tables
 
@@ -127,6 +128,8 @@ class Decoder(nn.Module):
              cache=None, lora=None, packing=None):  # fmt: skip
         """x through blocks; returns (x, own (keys, values) of each block run)."""
         layers = range(self.config.num_layers) if layers is None else layers
+        if lora is not None:
+            check_fits(lora, self.config)
         if self.config.learned_positions and next(iter(layers), 0) == 0:
             x = x + self.positions(positions)
         if packing is not None:

@@ -8,6 +8,7 @@ import dataclasses
 import importlib.metadata
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -113,11 +114,14 @@ def open_gguf(path: str | pathlib.Path) -> GgufFile:
     return GgufFile(path, reader.fields, tensors)
 
 
-def read_gguf(path: str | pathlib.Path) -> tuple[dict[str, Any], dict[str, LazyTensor]]:
+def read_gguf(
+    path: str | pathlib.Path, ignore: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, LazyTensor]]:
     """A file as Hugging Face would have it.
 
     Args:
       path: of a ``.gguf`` file.
+      ignore: metadata entries that are known to change nothing of what the model computes.
 
     Returns:
       (what ``config.json`` would say, for ``decoder_config``; tensors under Hugging Face names in
@@ -126,8 +130,9 @@ def read_gguf(path: str | pathlib.Path) -> tuple[dict[str, Any], dict[str, LazyT
 
     Raises:
       as ``open_gguf``; ValueError also for an architecture or a rope scaling that is not supported
-      (the supported are listed) and for metadata that is missing.
+      (the supported are listed) and for metadata that is missing, or that changes what a model
+      computes and is not supported.
     """
     file = open_gguf(path)
-    config = gguf_config(file)
+    config = gguf_config(file, ignore)
     return config, huggingface_tensors(file, config)

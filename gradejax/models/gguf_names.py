@@ -7,11 +7,13 @@ interleaved rotary order of the original release (fault D03), gemma's norms are 
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from gradejax.models.gguf_keys import Metadata, check_keys
+from gradejax.models.gguf_rope import ROPE_TENSORS, rope_scaling
 from gradejax.models.lazy import LazyTensor
 
 # GGUF architecture → Hugging Face model_type. Mistral files are written as llama.
@@ -44,7 +46,6 @@ _TOP_OF = {
     "gpt2": {"token_embd": "transformer.wte", "position_embd": "transformer.wpe",
              "output_norm": "transformer.ln_f", "output": "lm_head"},
 }  # fmt: skip
-_ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _TRANSPOSED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
 
 # Layers of the one size whose scores are divided by sqrt(width / heads), not sqrt(head_dim): 27B.
@@ -65,102 +66,24 @@ def architecture(file) -> str:
     return found
 
 
-class _Metadata:
-    """Entries ``{architecture}.*`` of a file; a missing one is an error unless it may be."""
-
-    def __init__(self, file, arch: str):
-        self._file, self._arch = file, arch
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self._file.get(f"{self._arch}.{name}", default)
-
-    def __getitem__(self, name: str) -> Any:
-        value = self.get(name)
-        if value is None:
-            raise ValueError(f"{self._file.path} lacks the metadata entry {self._arch}.{name}")
-        return value
-
-    def number(self, name: str) -> int:
-        """One number; a list that says another one for some layer is an error."""
-        value = self[name]
-        if isinstance(value, list):
-            if len(set(value)) != 1:
-                raise ValueError(
-                    f"{self._file.path}: {self._arch}.{name} differs from layer to layer "
-                    f"({value[:8]}...), which is not supported"
-                )
-            value = value[0]
-        return int(value)
-
-
-def _decimal(value: Any) -> float:
-    """The shortest decimal that the stored float32 stands for: 1e-06, not 9.99999997e-07."""
-    return float(str(np.float32(value)))
-
-
-def _llama3_factors(head_dim: int, theta: float, factor: float) -> np.ndarray:
-    """What llama.cpp's converter writes for Llama 3's rope (low 1, high 4, 8192 positions)."""
-    frequencies = theta ** -(np.arange(0, head_dim, 2) / head_dim)
-    turns = 8192 * frequencies / (2 * math.pi)
-    keep = np.clip((turns - 1) / (4 - 1), 0, 1)
-    return 1 / ((1 - keep) / factor + keep)
-
-
-def _rope_scaling(file, meta: _Metadata, head_dim: int, theta: float) -> dict[str, Any] | None:
-    original = meta.get("rope.scaling.original_context_length")
-    at = {} if original is None else {"original_max_position_embeddings": int(original)}
-    if "rope_freqs.weight" in file.tensors:
-        divisors = np.asarray(file.tensors["rope_freqs.weight"](), np.float64)
-        if divisors.shape != (head_dim // 2,):
-            raise ValueError(
-                f"{file.path}: rope_freqs.weight has shape {divisors.shape}, head_dim {head_dim} "
-                f"asks for ({head_dim // 2},)"
-            )
-        factor = _decimal(divisors[-1])
-        if np.allclose(divisors, _llama3_factors(head_dim, theta, factor), rtol=1e-5, atol=0):
-            return {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip
-        # Any other table of divisors is, as arithmetic, a longrope whose two tables are equal.
-        table = divisors.tolist()
-        return {"rope_type": "longrope", "short_factor": table, "long_factor": table,
-                "attention_factor": 1.0, **at}  # fmt: skip
-    if "rope_factors_long.weight" in file.tensors:
-        tables = {
-            f"{word}_factor": file.tensors[f"rope_factors_{word}.weight"]().astype(float).tolist()
-            for word in ("short", "long")
-        }
-        return {"rope_type": "longrope", **tables, **at}
-    kind = meta.get("rope.scaling.type", "none")
-    factor = meta.get("rope.scaling.factor", meta.get("rope.scale_linear"))
-    if kind == "none" and factor in (None, 1.0):
-        return None
-    if kind in ("none", "linear"):
-        return {"rope_type": "linear", "factor": _decimal(factor)}
-    if kind == "yarn":
-        return {"rope_type": "yarn", "factor": _decimal(meta["rope.scaling.factor"]), **at}
-    raise ValueError(
-        f"{file.path}: unsupported rope scaling {kind!r}; supported: none, linear, yarn, and the "
-        "tables of llama3 and longrope"
-    )
-
-
 def _stop_ids(file) -> list[int]:
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
     found = [file.get(f"tokenizer.ggml.{key}") for key in keys]
     return sorted({int(i) for i in found if i is not None})
 
 
-def gguf_config(file) -> dict[str, Any]:
+def gguf_config(file, ignore: Sequence[str] = ()) -> dict[str, Any]:
     """What ``config.json`` would say of a file.
 
     Args:
       file: a ``gguf.GgufFile``.
+      ignore: metadata entries that are known to change nothing, see ``gguf_keys``.
 
     Raises:
       ValueError: see ``gguf.read_gguf``.
     """
     arch = architecture(file)
-    meta = _Metadata(file, arch)
+    meta = Metadata(file, arch)
     if "token_embd.weight" not in file.tensors:
         raise ValueError(f"{file.path} does not fit a language model: no tensor token_embd.weight")
     if meta.get("expert_count"):
@@ -168,7 +91,10 @@ def gguf_config(file) -> dict[str, Any]:
             f"{file.path} holds a mixture of {meta['expert_count']} experts, which is read from "
             "safetensors only"
         )
+    check_keys(file.path, arch, {k: file.get(k) for k in file.fields}, ignore)
     vocab, width = file.tensors["token_embd.weight"].shape
+    for name in ("embedding_length", "embedding_length_out"):
+        meta.same(name, width)
     heads = meta.number("attention.head_count")
     raw: dict[str, Any] = {
         "model_type": ARCHITECTURES[arch],
@@ -179,23 +105,39 @@ def gguf_config(file) -> dict[str, Any]:
         # llama.cpp writes the head only when it is not the embedding.
         "tie_word_embeddings": "output.weight" not in file.tensors,
     }
+    if arch not in ("llama", "phi3", "gemma2", "gemma3") and (
+        0 < int(meta.real("attention.sliding_window", 0.0)) < meta.number("context_length")
+    ):  # fmt: skip
+        raise ValueError(f"{file.path}: a sliding window in a {arch} file is not supported")
     if arch == "gpt2":
+        for name in ("attention.key_length", "attention.value_length"):
+            meta.same(name, width // heads)
+        _check_scale(meta, (width // heads) ** -0.5)
         return raw | {
             "n_embd": width, "n_layer": meta.number("block_count"), "n_head": heads,
             "n_positions": meta.number("context_length"), "n_ctx": meta.number("context_length"),
             "n_inner": meta.number("feed_forward_length"), "activation_function": "gelu_new",
-            "layer_norm_epsilon": _decimal(meta["attention.layer_norm_epsilon"]),
+            "layer_norm_epsilon": meta.real("attention.layer_norm_epsilon"),
         }  # fmt: skip
-    head_dim = int(meta.get("attention.key_length") or width // heads)
+    head_dim = meta.number("attention.key_length") if meta.get("attention.key_length") else (
+        width // heads)  # fmt: skip
     if meta.get("attention.value_length", head_dim) != head_dim:
         raise ValueError(f"{file.path}: values of another width than keys are not supported")
-    rotary = int(meta.get("rope.dimension_count", head_dim))
+    rotary = head_dim
+    if meta.get("rope.dimension_count") is not None:
+        rotary = meta.number("rope.dimension_count")
+    for name, expected in (("attention.key_length_swa", head_dim),
+                           ("attention.value_length_swa", head_dim),
+                           ("rope.dimension_count_swa", rotary)):  # fmt: skip
+        meta.same(name, expected)
     if rotary != head_dim and arch == "llama":  # whose interleaved order is one of whole heads
         raise ValueError(
             f"{file.path} rotates {rotary} of {head_dim} dimensions of a llama head; only whole "
             "heads are supported"
         )
-    theta = _decimal(meta.get("rope.freq_base", 10000.0))  # llama.cpp's own default
+    theta = meta.real("rope.freq_base", 10000.0, above=0)  # llama.cpp's own default
+    if arch != "gemma3":
+        meta.same("rope.freq_base_swa", theta)
     kv_heads = meta.number("attention.head_count_kv") if meta.get(
         "attention.head_count_kv") is not None else heads  # fmt: skip
     raw |= {
@@ -206,26 +148,41 @@ def gguf_config(file) -> dict[str, Any]:
         "head_dim": head_dim,
         "intermediate_size": meta.number("feed_forward_length"),
         "max_position_embeddings": meta.number("context_length"),
-        "rms_norm_eps": _decimal(meta["attention.layer_norm_rms_epsilon"]),
+        "rms_norm_eps": meta.real("attention.layer_norm_rms_epsilon"),
         "hidden_act": "silu",
         "rope_theta": theta,
     }
     if rotary != head_dim:
-        raw["partial_rotary_factor"] = rotary / head_dim
-    if scaling := _rope_scaling(file, meta, head_dim, theta):
+        share = rotary / head_dim
+        # int(head_dim · share), which a config means, must give the whole number back.
+        raw["partial_rotary_factor"] = share if int(head_dim * share) == rotary else (
+            math.nextafter(share, 2.0))  # fmt: skip
+    if scaling := rope_scaling(file, meta, rotary, theta):
         raw["rope_scaling"] = scaling
-    return raw | _family(file, meta, arch, raw)
+    raw |= _family(file, meta, arch, raw)
+    _check_scale(meta, float(raw.get("query_pre_attn_scalar", head_dim)) ** -0.5)
+    return raw
 
 
-def _family(file, meta: _Metadata, arch: str, raw: Mapping[str, Any]) -> dict[str, Any]:
-    window = meta.get("attention.sliding_window")
+def _check_scale(meta: Metadata, scale: float) -> None:
+    """A scale of attention scores must be the one that is used; 0 says nothing, as in llama.cpp."""
+    if meta.get("attention.scale") != 0:
+        meta.same("attention.scale", scale)
+
+
+def _family(file, meta: Metadata, arch: str, raw: Mapping[str, Any]) -> dict[str, Any]:
+    window = meta.number("attention.sliding_window", 0) if meta.get(
+        "attention.sliding_window") is not None else 0  # fmt: skip
     if arch == "llama":
-        return {"attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        # The converter leaves mistral's window out; a file that has one is no plain llama.
+        own = {"model_type": "mistral", "sliding_window": window} if window else {}
+        return {**own, "attention_bias": "blk.0.attn_q.bias" in file.tensors,
                 "mlp_bias": "blk.0.ffn_down.bias" in file.tensors}  # fmt: skip
     if arch == "phi3":
         out = {"sliding_window": window or None}
-        if (original := meta.get("rope.scaling.original_context_length")) is not None:
-            out["original_max_position_embeddings"] = int(original)
+        if meta.get("rope.scaling.original_context_length") is not None:
+            out["original_max_position_embeddings"] = meta.number(
+                "rope.scaling.original_context_length")  # fmt: skip
         return out
     if not arch.startswith("gemma"):
         return {}
@@ -235,25 +192,27 @@ def _family(file, meta: _Metadata, arch: str, raw: Mapping[str, Any]) -> dict[st
     scale = raw["head_dim"]
     if raw["num_hidden_layers"] == _LAYERS_OF_27B[arch]:
         scale = raw["hidden_size"] // raw["num_attention_heads"]
-    out |= {"query_pre_attn_scalar": scale, "sliding_window": int(meta["attention.sliding_window"])}
+    out |= {"query_pre_attn_scalar": scale,
+            "sliding_window": meta.number("attention.sliding_window")}  # fmt: skip
     if arch == "gemma2":
-        return out | {
-            "attn_logit_softcapping": _decimal(meta.get("attn_logit_softcapping", 50.0)),
-            "final_logit_softcapping": _decimal(meta.get("final_logit_softcapping", 30.0)),
+        out |= {
+            "attn_logit_softcapping": meta.real("attn_logit_softcapping", 50.0, above=0),
+            "final_logit_softcapping": meta.real("final_logit_softcapping", 30.0, above=0),
+            "sliding_window_pattern": 2,
         }
-    final = meta.get("final_logit_softcapping")
-    out |= {
-        "attn_logit_softcapping": None,
-        "final_logit_softcapping": None if final is None else _decimal(final),
-        "rope_local_base_freq": _decimal(meta.get("rope.freq_base_swa", 10000.0)),
-        "sliding_window_pattern": 6,
-    }
+    else:
+        out |= {
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": meta.real("final_logit_softcapping", 0.0) or None,
+            "rope_local_base_freq": meta.real("rope.freq_base_swa", 10000.0, above=0),
+            "sliding_window_pattern": 6,
+        }
     pattern = meta.get("attention.sliding_window_pattern")
     if isinstance(pattern, list):
         names = {True: "sliding_attention", False: "full_attention"}
         out["layer_types"] = [names[bool(local)] for local in pattern]
     elif pattern is not None:
-        out["sliding_window_pattern"] = int(pattern)
+        out["sliding_window_pattern"] = meta.number("attention.sliding_window_pattern")
     return out
 
 
@@ -288,7 +247,7 @@ def huggingface_tensors(file, config: Mapping[str, Any]) -> dict[str, LazyTensor
     arch = architecture(file)
     out: dict[str, LazyTensor] = {}
     for theirs, tensor in file.tensors.items():
-        if theirs in _ROPE_TENSORS:
+        if theirs in ROPE_TENSORS:
             continue  # part of the config
         name = _name(arch, theirs)
         if arch == "llama" and re.search(r"\.self_attn\.[qk]_proj\.", name):

@@ -8,6 +8,7 @@ are read one by one, so the host never holds the model twice.
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,11 +22,14 @@ from gradejax.models.config import (
     ids_of,
     read_json,
 )
+from gradejax.models.config_check import check_entries
 from gradejax.models.decoder import Decoder
+from gradejax.models.families import COMMON_KEYS, family_of
 from gradejax.models.gguf import read_gguf
 from gradejax.models.hub import commit_of, resolve
+from gradejax.models.quantize import Int8
 from gradejax.models.tensors import params_from_tensors, tensors_from_params
-from gradejax.models.weight_files import INDEX, WeightFiles, digest_of, open_weights
+from gradejax.models.weight_files import INDEX, WeightFiles, digest_of, is_file, open_weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,26 +56,52 @@ class Checkpoint:
 
     @property
     def model(self) -> Decoder:
-        return Decoder(self.config, dtype=jax.tree.leaves(self.params)[0].dtype)
+        """The decoder for ``params``; of weights in 8 bits with the dtype that the norms kept."""
+        leaves = jax.tree.leaves(self.params, is_leaf=lambda x: isinstance(x, Int8))
+        return Decoder(self.config, dtype=next(x.dtype for x in leaves if not isinstance(x, Int8)))
 
 
-def _open(path: pathlib.Path) -> tuple[DecoderConfig, WeightFiles, set[int]]:
+def _ignored(names: Any, raw: Mapping[str, Any], path: pathlib.Path) -> frozenset[str]:
+    """``names`` as keys of a config that may be passed over; checked."""
+    if isinstance(names, str) or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"ignore must list names of settings, got {names!r}")
+    if not names:
+        return frozenset()
+    check_entries(raw)
+    if absent := sorted(set(names) - raw.keys()):
+        raise ValueError(f"ignore names settings that {path} lacks: {', '.join(absent)}")
+    family = family_of(raw)
+    if read := sorted(set(names) & {*COMMON_KEYS, *family.keys, *family.only, *family.aliases}):
+        raise ValueError(
+            f"ignore is for settings that are not read here; these of {path} are: {', '.join(read)}"
+        )
+    return frozenset(names)
+
+
+def _open(path: pathlib.Path, ignore=()) -> tuple[DecoderConfig, WeightFiles, set[int]]:
     """Config, weights and stop ids of a folder or a .gguf file."""
     if path.is_file():
         if path.suffix != ".gguf":
             raise ValueError(f"expected a model folder or a .gguf file, got {str(path)!r}")
-        raw, tensors = read_gguf(path)
+        raw, tensors = read_gguf(path, ignore)
         config = decoder_config(raw)
         return config, WeightFiles((path,), tensors), set(config.stop_ids)
+    if not is_file(path / "config.json"):
+        inside = sorted(p.name for p in path.glob("*.gguf"))
+        other = f"; to read {', '.join(inside[:3])}, give the file's own path" if inside else ""
+        raise FileNotFoundError(
+            f"{path / 'config.json'} does not exist; expected a model folder with config.json and "
+            f"weights, or a .gguf file{other}"
+        )
     raw = read_json(path / "config.json")
     try:
-        config = decoder_config(raw)
+        config = decoder_config(raw, _ignored(ignore, raw, path / "config.json"))
     except ValueError as error:
         raise ValueError(f"{path / 'config.json'}: {error}") from error
     weights = open_weights(path)
     stops = set(config.stop_ids)
     generation = path / "generation_config.json"
-    if generation.exists():
+    if is_file(generation):
         try:
             stops |= set(ids_of(read_json(generation).get("eos_token_id")))
         except ValueError as error:
@@ -79,14 +109,17 @@ def _open(path: pathlib.Path) -> tuple[DecoderConfig, WeightFiles, set[int]]:
     return config, WeightFiles((*weights.files, path / "config.json"), weights.tensors), stops
 
 
-def read_config(path_or_id: str | pathlib.Path, *, revision: str | None = None) -> DecoderConfig:
-    """The shape of a model, without its weights; raises as `load_checkpoint` does."""
-    return _open(resolve(path_or_id, revision))[0]
+def read_config(
+    path_or_id: str | pathlib.Path, *, revision: str | None = None, ignore: Sequence[str] = ()
+) -> DecoderConfig:
+    """The shape of a model, without its weights; arguments and errors of `load_checkpoint`."""
+    return _open(resolve(path_or_id, revision), ignore)[0]
 
 
 def load_checkpoint(
-    path_or_id: str | pathlib.Path, dtype=jnp.float32, *, revision: str | None = None
-) -> Checkpoint:
+    path_or_id: str | pathlib.Path, dtype=jnp.float32, *, revision: str | None = None,
+    ignore: Sequence[str] = (),
+) -> Checkpoint:  # fmt: skip
     """Load a model from a Hugging Face folder, a hub id or a .gguf file.
 
     Args:
@@ -94,15 +127,19 @@ def load_checkpoint(
         msgpack), a .gguf file, or ``owner/name`` on the hub; a tokenizer is not needed.
       dtype: of the parameters: float32, bfloat16 or float16.
       revision: branch, tag or commit of a hub id.
+      ignore: settings of config.json, or metadata entries of a .gguf file, that are not known here
+        and, as the caller knows, change nothing of what the model computes.
 
     Raises:
       FileNotFoundError: the folder, its config or its weights are not there; see also
         ``hub.resolve``.
       ValueError: an unsupported model type (the supported are listed), a torn file, a missing,
-        extra, doubled or mis-shaped tensor; the message names it.
+        extra, doubled or mis-shaped tensor, or one with values that are no finite floats in
+        ``dtype``; the message names it. Or an unknown setting, or ``ignore`` names one that is
+        read or not there.
     """
     path = resolve(path_or_id, revision)
-    config, weights, stops = _open(path)
+    config, weights, stops = _open(path, ignore)
     params = params_from_tensors(config, weights.tensors, dtype=dtype, where=str(path))
     return Checkpoint(
         config=config,

@@ -87,8 +87,13 @@ def resolve(path_or_id: str | pathlib.Path, revision: str | None = None) -> path
       FileNotFoundError: nothing of that name, on disk or on the hub (a gated or private one that
         may not be read included), or no weights that are read here, or no network and no cached
         copy. The message says what was looked for and how to go on.
-      ValueError: neither a path that exists nor a well-formed hub id; or a revision of a path.
+      ValueError: neither a path that exists nor a well-formed hub id, nor text; or a revision of a
+        path.
     """
+    if not isinstance(path_or_id, str | os.PathLike):
+        raise ValueError(
+            f"expected a folder, a .gguf file or a hub id owner/name, got {path_or_id!r:.100}"
+        )
     text = os.fspath(path_or_id)
     path = pathlib.Path(text).expanduser()
     if text and path.exists():
@@ -109,12 +114,22 @@ def resolve(path_or_id: str | pathlib.Path, revision: str | None = None) -> path
     return pathlib.Path(_from_hub(text, revision))
 
 
+def _beside(path: pathlib.Path) -> str:
+    """What stands where a mistyped path would have ended, for the message."""
+    if path.parent == pathlib.Path() or not path.parent.is_dir():
+        return ""
+    names = sorted(p.name for p in path.parent.iterdir())
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return (f" (the folder {str(path.parent)!r} is here and holds "
+            f"{', '.join(names[:8]) or 'nothing'}{more})")  # fmt: skip
+
+
 def _from_hub(model: str, revision: str | None) -> str:
     # An optional step of loading: a local folder needs none of it.
     from huggingface_hub import errors
 
     at = "" if revision is None else f" at revision {revision!r}"
-    asked = f"{model!r}{at}: there is no folder of that name"
+    asked = f"{model!r}{at}: there is no folder of that name{_beside(pathlib.Path(model))}"
     if not _offline():
         try:
             return _download(model, revision)

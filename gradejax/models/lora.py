@@ -246,6 +246,15 @@ def packed(lora: Lora) -> Lora:
     })  # fmt: skip
 
 
+def check_unpacked(lora: Lora) -> None:
+    """Raises: ValueError for adapters laid out by ``packed``."""
+    if any(e["a"].ndim != 3 for entries in lora.tree.values() for e in entries.values()):
+        raise ValueError(
+            "expected adapters A [n, in, r] and B [n, r, out]; these are packed for a loop, use "
+            "those they were packed from"
+        )
+
+
 def stack(loras: Sequence[Lora]) -> Lora:
     """Adapters of several ``Lora`` in one, in order; ranks, targets and layers may differ.
 
@@ -254,6 +263,8 @@ def stack(loras: Sequence[Lora]) -> Lora:
     """
     if not loras:
         raise ValueError("no adapters to stack")
+    for lora in loras:
+        check_unpacked(lora)
     where = {(layer, t) for x in loras for layer, entries in x.tree.items() for t in entries}
     tree: dict[str, dict[str, Any]] = {}
     for layer, target in sorted(where, key=lambda w: (int(w[0][7:]), TARGETS.index(w[1]))):
@@ -276,60 +287,3 @@ def stack(loras: Sequence[Lora]) -> Lora:
             b.append(jnp.pad(e["b"].astype(kind), ((0, 0), (0, short), (0, 0))))
         tree.setdefault(layer, {})[target] = {"a": jnp.concatenate(a), "b": jnp.concatenate(b)}
     return Lora(tree=tree, weights=None, scale=jnp.concatenate([x.scale for x in loras]))
-
-
-def merge(params, lora: Lora, weights) -> Any:
-    """Base parameters with a mixture of adapters added in: a plain tree for a plain decoder.
-
-    Only the seven matrices change. A tied embedding is never among them, so nothing leaks from the
-    head into it (T15). The merged tree holds the adapters already: do not pass them again.
-
-    Args:
-      params: a decoder's {"params": tree}.
-      lora: adapters.
-      weights: [n], how much of each.
-
-    Raises:
-      ValueError: weights of another length, a layer or target that the tree lacks.
-    """
-    weights = jnp.asarray(weights, jnp.float32)
-    if weights.shape != (lora.count,):
-        raise ValueError(f"merge needs one weight for each of {lora.count} adapters, got shape "
-                         f"{weights.shape}")  # fmt: skip
-    tree = dict(params["params"])
-    for layer, entries in lora.tree.items():
-        if layer not in tree:
-            raise ValueError(f"the tree has no {layer}")
-        block = {part: dict(tree[layer][part]) for part in ("attn", "mlp")}
-        for target, entry in entries.items():
-            delta = jnp.einsum(
-                "n,nir,nro->io", weights * lora.scale, entry["a"].astype(jnp.float32),
-                entry["b"].astype(jnp.float32),
-            )  # fmt: skip
-            _add(block, target, delta, layer)
-        tree[layer] = {**tree[layer], **block}
-    return {**params, "params": tree}
-
-
-def _add(block, target: str, delta, layer: str) -> None:
-    """Add [in, out] to the place of a target's kernel in a layer's fused tree."""
-    part = "mlp" if target in ("gate", "up", "down") else "attn"
-    name = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up"}.get(target, target)
-    if target == "up" and "gate_up" in block["mlp"]:
-        name = "gate_up"
-    if name not in block[part]:
-        raise ValueError(f"{layer} has no matrix for LoRA target {target!r}")
-    kernel = block[part][name]["kernel"]
-    if not isinstance(kernel, jax.Array | np.ndarray):
-        raise ValueError(f"{layer}/{target}: the base is in 8 bits; merge before quantising")
-    wide = kernel.astype(jnp.float32)
-    if name == "qkv":
-        groups, places, head = kernel.shape[1:]
-        at = {"q": slice(0, places - 2), "k": slice(places - 2, places - 1),
-              "v": slice(places - 1, places)}[target]  # fmt: skip
-        new = wide.at[:, :, at].add(delta.reshape(kernel.shape[0], groups, -1, head))
-    elif name == "gate_up":
-        new = wide.at[:, int(target == "up")].add(delta)
-    else:
-        new = wide + delta.reshape(kernel.shape)
-    block[part][name] = {**block[part][name], "kernel": new.astype(kernel.dtype)}

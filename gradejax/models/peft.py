@@ -10,18 +10,25 @@ import json
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
-from gradejax.models.config import DecoderConfig, read_json
-from gradejax.models.lora import Lora, target_sizes
+from gradejax.models.config import DecoderConfig
+from gradejax.models.lora import Lora, check_unpacked, target_sizes
+from gradejax.models.peft_config import (
+    CONFIG_FILE,
+    listed,
+    rank_and_scale,
+    read_adapter_config,
+    targeted,
+)
+from gradejax.models.tensor_check import check_values
+from gradejax.models.weight_files import is_file, open_safetensors
 
-CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS_FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 
 # Modules of a layer, as torch names them, and the targets that each one covers, in row order.
@@ -39,18 +46,6 @@ _GPT2 = {
     "mlp.c_proj": ("down",),
 }  # fmt: skip
 _MODULES = {"phi3": ("model.layers", _FUSED), "gpt2": ("transformer.h", _GPT2)}
-
-# Settings that do not change what a trained adapter computes; any other that is set is refused.
-_HARMLESS = {
-    "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "corda_config",
-    "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights",
-    "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha", "lora_dropout",
-    "lora_ga_config", "megatron_config", "megatron_core", "modules_to_save", "peft_type",
-    "peft_version", "qalora_group_size", "r", "rank_pattern", "revision", "runtime_config",
-    "target_modules", "task_type", "use_rslora",
-}  # fmt: skip
-# Starts that also change the base's weights, which an adapter file alone does not hold.
-_MOVES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 
 def adapter_modules(config: DecoderConfig) -> dict[str, tuple[int, tuple[str, ...]]]:
@@ -82,34 +77,33 @@ def load_peft(path: str | pathlib.Path, config: DecoderConfig, dtype=jnp.float32
       FileNotFoundError: a file is missing.
       ValueError: a method other than plain LoRA (DoRA, saved modules, embeddings, biases, ...), a
         module the decoder lacks, tensors that are missing, doubled, unknown or mis-shaped, or that
-        do not fit the config's targets.
+        do not fit the config's targets; values that are no finite floats in ``dtype``; a setting
+        of another type or out of range.
     """
     folder = pathlib.Path(path)
-    raw = read_json(folder / CONFIG_FILE)
-    _check_method(raw, folder)
+    raw = read_adapter_config(folder)
     factors = _factors(folder)
     if not factors:
         raise ValueError(f"{folder / WEIGHTS_FILE} holds no tensors")
     modules, sizes = adapter_modules(config), target_sizes(config)
-    wanted = _targeted(raw, modules, folder)
+    wanted = targeted(raw, modules)
     if extra := sorted(factors.keys() - modules.keys()):
         names = sorted({name.rpartition(".")[2] for name in modules})
         raise ValueError(
             f"{folder} adapts modules that this {config.family} decoder lacks or keeps frozen: "
-            f"{_listed(extra)}; it has {', '.join(names)} in {config.num_layers} layers"
+            f"{listed(extra)}; it has {', '.join(names)} in {config.num_layers} layers"
         )
     if factors.keys() != wanted:
         missing, more = sorted(wanted - factors.keys()), sorted(factors.keys() - wanted)
         raise ValueError(
             f"{folder}: the tensors do not fit target_modules and layers_to_transform; "
-            f"without tensors: {_listed(missing)}; not targeted: {_listed(more)}"
+            f"without tensors: {listed(missing)}; not targeted: {listed(more)}"
         )
-    scale = _scale(raw, raw["r"], raw["lora_alpha"])
+    _, scale = rank_and_scale(raw)
     tree: dict[str, dict[str, Any]] = {}
     for name, (a, b) in factors.items():
         layer, targets = modules[name]
-        rank = raw["rank_pattern"].get(_matching(raw["rank_pattern"], name), raw["r"])
-        alpha = raw["alpha_pattern"].get(_matching(raw["alpha_pattern"], name), raw["lora_alpha"])
+        rank, own = rank_and_scale(raw, name)
         outs = [sizes[t][1] for t in targets]
         shapes = (rank, sizes[targets[0]][0]), (sum(outs), rank)
         if (a.shape, b.shape) != shapes:
@@ -117,8 +111,9 @@ def load_peft(path: str | pathlib.Path, config: DecoderConfig, dtype=jnp.float32
                 f"{folder}: {name} has A {a.shape} and B {b.shape}; rank {rank} and this "
                 f"{config.family} decoder ask for {shapes[0]} and {shapes[1]}"
             )
-        own = _scale(raw, rank, alpha)
         b = b if own == scale else b.astype(np.float32) * (own / scale)
+        for letter, array in (("A", a), ("B", b)):
+            check_values(f"{name}.lora_{letter}", array, str(folder), dtype)
         rows = np.split(b, np.cumsum(outs)[:-1], axis=0)
         for target, part in zip(targets, rows, strict=True):
             entry = {"a": jnp.asarray(a.T[None], dtype), "b": jnp.asarray(part.T[None], dtype)}
@@ -145,6 +140,7 @@ def save_peft(
     Raises:
       ValueError: no such adapter, or nothing in it but zeros.
     """
+    check_unpacked(lora)
     if not 0 <= adapter < lora.count:
         raise ValueError(f"no adapter {adapter}; choose from 0 to {lora.count - 1}")
     scale, tensors, ranks = float(lora.scale[adapter]), {}, {}
@@ -180,51 +176,16 @@ def save_peft(
     (folder / CONFIG_FILE).write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n")
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return (", ".join(names[:6]) or "none") + more
-
-
-def _check_method(raw: dict[str, Any], folder) -> None:
-    """Refuse what plain LoRA does not compute; fill in PEFT's defaults."""
-    if raw.get("peft_type") != "LORA":
-        kind = raw.get("peft_type")
-        raise ValueError(f"{folder}: peft_type {kind!r} is not supported; only 'LORA'")
-    for key, default in (("r", 8), ("lora_alpha", 8), ("rank_pattern", {}), ("alpha_pattern", {})):
-        raw[key] = default if raw.get(key) is None else raw[key]
-    if raw.get("bias", "none") != "none":
-        raise ValueError(f"{folder}: bias={raw['bias']!r} is not supported; only 'none'")
-    if raw.get("use_dora"):
-        raise ValueError(f"{folder}: DoRA (use_dora) is not supported; only plain LoRA")
-    if raw.get("modules_to_save"):
-        raise ValueError(
-            f"{folder}: modules_to_save={raw['modules_to_save']} is not supported: the base stays "
-            "frozen, embedding and head included"
-        )
-    start = raw.get("init_lora_weights", True)
-    if isinstance(start, str) and start.startswith(_MOVES_BASE):
-        raise ValueError(
-            f"{folder}: init_lora_weights={start!r} also changes the base's weights; convert the "
-            "adapter to plain LoRA first (PEFT: path_initial_model_for_weight_conversion)"
-        )
-    if odd := sorted(k for k, v in raw.items() if v and k not in _HARMLESS):
-        raise ValueError(f"{folder}: settings that plain LoRA does not have: {_listed(odd)}")
-
-
 def _factors(folder: pathlib.Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """(A [r, in], B [out, r]) of each module in the file."""
     file = folder / WEIGHTS_FILE
-    if not file.exists():
+    if not is_file(file):
         old = " (adapter_model.bin is not read; save it with safe_serialization)" if (
             folder / "adapter_model.bin").exists() else ""  # fmt: skip
         raise FileNotFoundError(f"{file} does not exist{old}")
-    try:
-        tensors = load_file(file)
-    except SafetensorError as error:
-        raise ValueError(f"{file} is torn or not a safetensors file ({error})") from error
     found: dict[str, dict[str, np.ndarray]] = {}
     unknown = []
-    for name, array in tensors.items():
+    for name, tensor in open_safetensors(file).items():
         match = re.fullmatch(
             rf"{re.escape(PREFIX)}(.+)\.lora_([AB])(?:\.default)?\.weight", name
         )
@@ -234,51 +195,15 @@ def _factors(folder: pathlib.Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         factors = found.setdefault(match[1], {})
         if match[2] in factors:
             raise ValueError(f"{file} holds lora_{match[2]} of {match[1]} twice")
-        factors[match[2]] = array
+        factors[match[2]] = tensor()
     if unknown:
         why = "DoRA" if any("lora_magnitude" in n for n in unknown) else (
             "adapters of embeddings" if any("lora_embedding" in n for n in unknown)
             else "tensors other than lora_A and lora_B of linear modules")  # fmt: skip
-        raise ValueError(f"{file} holds {why}, which is not supported: {_listed(sorted(unknown))}")
+        raise ValueError(f"{file} holds {why}, which is not supported: {listed(sorted(unknown))}")
     if half := sorted(name for name, factors in found.items() if len(factors) != 2):
-        raise ValueError(f"{file} holds only one of lora_A and lora_B of {_listed(half)}")
+        raise ValueError(f"{file} holds only one of lora_A and lora_B of {listed(half)}")
     return {name: (factors["A"], factors["B"]) for name, factors in found.items()}
-
-
-def _targeted(raw: Mapping[str, Any], modules, folder) -> set[str]:
-    """The modules that target_modules, exclude_modules and layers_to_transform name together."""
-    targets, excluded = raw.get("target_modules"), raw.get("exclude_modules") or []
-    layers = raw.get("layers_to_transform")
-    layers = [layers] if isinstance(layers, int) else layers
-    if not targets:
-        raise ValueError(f"{folder}: {CONFIG_FILE} has no target_modules")
-
-    def named(rule, name: str) -> bool:
-        if isinstance(rule, str):
-            return re.fullmatch(rule, name) is not None
-        return any(name == t or name.endswith(f".{t}") for t in rule)
-
-    out = set()
-    for name, (layer, _) in modules.items():
-        if targets != "all-linear" and not named(targets, name):
-            continue
-        # A pattern in target_modules says its layers itself.
-        if layers and not (isinstance(targets, str) and targets != "all-linear") and (
-            layer not in layers
-        ):  # fmt: skip
-            continue
-        if not (excluded and named(excluded, name)):
-            out.add(name)
-    return out
-
-
-def _matching(patterns: Mapping[str, Any], name: str) -> str | None:
-    """The first pattern that fits the end of a module's name."""
-    return next((p for p in patterns if re.fullmatch(rf"(.*\.)?({p})", name)), None)
-
-
-def _scale(raw: Mapping[str, Any], rank: int, alpha: float) -> float:
-    return alpha / (rank**0.5 if raw.get("use_rslora") else rank)
 
 
 def _live(entry, adapter: int) -> tuple[np.ndarray, np.ndarray] | None:

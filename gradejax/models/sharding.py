@@ -20,7 +20,8 @@ AXIS = "model"  # the mesh axis that a decoder is split over
 # Logical axes that are split; in a tensor that has several, the first that divides.
 SPLIT = ("expert", "kv", "mlp", "vocab")
 
-# Parameter paths (in full) → names of their axes. What no pattern fits is on every device.
+# Parameter paths (in full) → names of their axes, to which a mixture's have "expert" in front. What
+# no pattern fits is on every device.
 AXES = (
     (r"layers_\d+/attn/qkv/kernel", ("width", "kv", "place", "head")),
     (r"layers_\d+/attn/qkv/bias", ("kv", "place", "head")),
@@ -31,6 +32,7 @@ AXES = (
     (r"layers_\d+/mlp/up/kernel", ("width", "mlp")),
     (r"layers_\d+/mlp/up/bias", ("mlp",)),
     (r"layers_\d+/mlp/down/kernel", ("mlp", "width")),
+    (r"layers_\d+/mlp/down/bias", ("width",)),
     (r"embedding/embedding", ("vocab", "width")),
     (r"head/kernel", ("width", "vocab")),
 )
@@ -50,11 +52,14 @@ def axis_names(path: str) -> tuple[str, ...]:
 def partition(path: str, shape: tuple[int, ...], parts: int) -> PartitionSpec:
     """How a parameter is split in ``parts``.
 
-    An axis of one (the scales of weights in 8 bits have them) is kept whole. A tensor whose axis
-    the devices do not divide is kept whole on each of them, and a warning names it.
+    An axis of one (a single key head; the scales of weights in 8 bits) is kept whole. A tensor
+    whose axis the devices do not divide, two key heads on four devices, is kept whole on each of
+    them, and a warning names it; what is computed stays the same.
     """
     names = axis_names(path)
-    if not names:
+    if "/mlp/" in path and len(shape) == len(names) + 1:
+        names = ("expert", *names)
+    if not any(n in SPLIT for n in names):
         return PartitionSpec()
     if len(names) != len(shape):
         raise ValueError(f"{path} has shape {shape}; its axes should be {', '.join(names)}")

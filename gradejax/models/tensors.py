@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
 from gradejax.models.lazy import LazyTensor, empty, to_device
-from gradejax.models.tensor_check import check_values
+from gradejax.models.tensor_check import DTYPES, check_cast, check_values
 from gradejax.models.weight_names import (
     IGNORED_SUFFIXES,
     PREFIX,
@@ -26,7 +26,6 @@ from gradejax.models.weight_names import (
 )
 
 Readers = Mapping[str, Callable[[], np.ndarray]]
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 def place(entry: Entry, array: np.ndarray, targets: Mapping[str, np.ndarray]) -> None:
@@ -57,7 +56,7 @@ def _fill(entry: Entry, tensor: LazyTensor, targets: Mapping[str, np.ndarray], w
     else:
         theirs = target.reshape(entry.shape)
     for index, piece in tensor.pieces():
-        check_values(entry.name, piece, where)
+        check_values(entry.name, piece, where, target.dtype)
         theirs[index] = piece
 
 
@@ -108,10 +107,10 @@ def _check_shape(entry: Entry, shape: tuple[int, ...], where: str) -> None:
         )
 
 
-def _read(entry: Entry, tensors: Readers, where: str) -> np.ndarray:
+def _read(entry: Entry, tensors: Readers, where: str, dtype=None) -> np.ndarray:
     array = tensors[entry.name]()
     _check_shape(entry, array.shape, where)
-    check_values(entry.name, array, where)
+    check_values(entry.name, array, where, dtype)
     return array
 
 
@@ -144,7 +143,7 @@ def params_from_tensors(config: DecoderConfig, tensors: Readers, *, dtype=jnp.fl
 
     Raises:
       ValueError: another dtype; missing, unknown or mis-shaped tensors, or some that hold no floats
-        or a NaN; a tied head that differs from the embedding.
+        or a NaN, or values that ``dtype`` cannot hold; a tied head that differs from the embedding.
     """
     kind = jnp.dtype(dtype)
     if kind.name not in DTYPES:
@@ -168,7 +167,7 @@ def params_from_tensors(config: DecoderConfig, tensors: Readers, *, dtype=jnp.fl
             _check_shape(entry, tensor.shape, where)
             _fill(entry, tensor, open_arrays, where)
         else:
-            place(entry, _read(entry, tensors, where), open_arrays)
+            place(entry, _read(entry, tensors, where, kind), open_arrays)
         for part in entry.parts:
             left[part.path] -= 1
             if not left[part.path]:
@@ -179,6 +178,15 @@ def params_from_tensors(config: DecoderConfig, tensors: Readers, *, dtype=jnp.fl
 
 
 def tensors_from_params(config: DecoderConfig, params, dtype) -> dict[str, np.ndarray]:
-    """The tree's tensors under Hugging Face names; inverse of ``params_from_tensors``."""
+    """The tree's tensors under Hugging Face names; inverse of ``params_from_tensors``.
+
+    Raises:
+      ValueError: finite values that ``dtype`` would make infinite.
+    """
     flat = flatten_dict(jax.device_get(params["params"]), sep="/")
-    return {e.name: gather(e, flat).astype(jnp.dtype(dtype)) for e in weight_table(config)}
+    out = {}
+    for entry in weight_table(config):
+        array = gather(entry, flat)
+        check_cast(entry.name, array[np.isfinite(array)], dtype, "the parameters")
+        out[entry.name] = array.astype(jnp.dtype(dtype))
+    return out

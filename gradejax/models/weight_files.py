@@ -40,12 +40,11 @@ class WeightFiles:
     tensors: Mapping[str, LazyTensor]
 
 
-def _safetensors(path: pathlib.Path) -> dict[str, LazyTensor]:
+def open_safetensors(path: pathlib.Path) -> dict[str, LazyTensor]:
+    """The tensors of a file by name; ValueError for a torn one or a dtype that is not read."""
     try:
         with safe_open(path, framework="numpy"):
             pass  # checks the header against the file's length, overlaps and gaps included
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing (named by the index beside it)") from None
     except SafetensorError as error:
         raise ValueError(
             f"{path} is torn or not a safetensors file ({error}); copy or download it again"
@@ -77,43 +76,78 @@ def _entry(path: pathlib.Path, name: str, base: int, entry: Mapping[str, Any]) -
 INDEX = "model.safetensors.index.json"
 
 
+def is_file(path: pathlib.Path) -> bool:
+    """Whether there is a file of that name.
+
+    Raises:
+      ValueError: a folder, or something else, has the name.
+    """
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise ValueError(f"{path} is {kind}; expected a file of that name")
+    return path.is_file()
+
+
+def _shards(folder: pathlib.Path, entries: Any) -> tuple[pathlib.Path, ...]:
+    """The files that an index names, which must be the folder's own and all there."""
+    index = folder / INDEX
+    if not isinstance(entries, dict) or not entries:
+        raise ValueError(f"{index} has no weight_map")
+    if not all(isinstance(f, str) and f for f in entries.values()):
+        raise ValueError(f"{index}: weight_map must map tensors to names of files")
+    names = sorted(set(entries.values()))
+    # Another folder's file would be read as this model's.
+    outside = [n for n in names if "\0" in n or ".." in pathlib.PurePath(n).parts
+               or pathlib.PurePath(n).is_absolute()]  # fmt: skip
+    if outside:
+        raise ValueError(
+            f"{index} must name files of its own folder; got {', '.join(map(repr, outside[:5]))}"
+        )
+    if lost := [n for n in names if not is_file(folder / n)]:
+        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+        raise FileNotFoundError(
+            f"{folder} lacks {len(lost)} of the {len(names)} files that {INDEX} names: "
+            f"{', '.join(lost[:5])}{more}; copy or download them again"
+        )
+    return tuple(folder / n for n in names)
+
+
 def open_weights(folder: pathlib.Path) -> WeightFiles:
     """Open a folder's weights.
 
     Raises:
       FileNotFoundError: no weights, or a shard that the index names is not there.
-      ValueError: a torn file, a tensor in two files, or an index that does not fit its shards.
+      ValueError: a torn file, a folder where a file should be, a tensor in two files, or an index
+        that does not fit its shards or names files elsewhere.
     """
     index, single = folder / INDEX, folder / "model.safetensors"
     flax_file = folder / "flax_model.msgpack"
-    if index.exists():
+    if is_file(index):
         entries = read_json(index).get("weight_map")
-        if not isinstance(entries, dict) or not entries:
-            raise ValueError(f"{index} has no weight_map")
-        if not all(isinstance(f, str) and f for f in entries.values()):
-            raise ValueError(f"{index}: weight_map must map tensors to names of files")
-        files = tuple(folder / f for f in sorted(set(entries.values())))
-        if single.exists() and single not in files:
+        files = _shards(folder, entries)
+        if is_file(single) and single not in files:
             raise ValueError(
                 f"{folder} holds both {single.name} and an index of other files ({index.name}); "
                 "which is meant? Remove one of them"
             )
         tensors: dict[str, LazyTensor] = {}
         for path in files:
-            for name, tensor in _safetensors(path).items():
+            for name, tensor in open_safetensors(path).items():
                 if name in tensors:
                     raise ValueError(f"tensor {name!r} stands in two files of {folder}")
                 tensors[name] = tensor
         if lost := sorted(entries.keys() - tensors.keys()):
             raise ValueError(f"{index} lists tensors that no file holds: {', '.join(lost[:10])}")
         return WeightFiles(files, tensors)
-    if single.exists():
-        return WeightFiles((single,), _safetensors(single))
-    if flax_file.exists():
+    if is_file(single):
+        return WeightFiles((single,), open_safetensors(single))
+    if is_file(flax_file):
         return WeightFiles((flax_file,), read_flax_msgpack(flax_file))
+    loose = sorted(p.name for p in folder.glob("*.safetensors"))
+    found = f"; {', '.join(loose[:3])} is not named by any of these" if loose else ""
     raise FileNotFoundError(
         f"{folder} holds no weights; expected model.safetensors, model.safetensors.index.json or "
-        "flax_model.msgpack"
+        f"flax_model.msgpack{found}"
     )
 
 

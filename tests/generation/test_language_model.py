@@ -1,5 +1,6 @@
 """load_lm: the engine behind texts; every number is the engine's own or torch's."""
 
+import json
 import pathlib
 import shutil
 
@@ -124,6 +125,33 @@ def test_int8_keeps_one_small_tree(lm):
     assert tree_bytes(small.params) < 0.3 * tree_bytes(lm.params)
     a, b = (np.asarray(m.logits([lm.encode(CHAT)])) for m in (lm, small))
     assert 0 < np.linalg.norm(a - b) / np.linalg.norm(a) < 0.02
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_checkpoint_s_own_model_fits_weights_in_8_bits(dtype):
+    """Its dtype is the norms', not int8, the first leaf's: states cut to integers are noise."""
+    lm = gradejax.load_lm(ROOT / "checkpoints" / "arithmetic", int8=True, dtype=dtype)
+    assert lm.checkpoint.model == lm.model and lm.model.dtype == jnp.dtype(dtype)
+    ids = jnp.asarray([lm.encode(TEXTS[0])])
+    logits = lm.checkpoint.model.apply(lm.params, ids).logits
+    np.testing.assert_allclose(np.asarray(logits, "f4"), np.asarray(lm.logits(ids), "f4"),
+                               atol=1e-4 if dtype == "float32" else 0.25)  # fmt: skip
+
+
+def test_settings_that_are_known_to_change_nothing_may_be_named(tmp_path):
+    """What the message about an unknown setting advises."""
+    folder = shutil.copytree(ROOT / "checkpoints" / "arithmetic", tmp_path / "odd")
+    file = folder / "config.json"
+    raw = json.loads(file.read_text())
+    file.write_text(json.dumps(raw | {"house_style": "blue"}))
+    with pytest.raises(ValueError, match="house_style='blue'. If .* name them in ignore="):
+        gradejax.load_lm(folder)
+    assert gradejax.load_lm(folder, ignore=["house_style"]).checkpoint.config.width == 128
+    for ignore, message in (("house_style", "must list names of settings, got 'house_style'"),
+                            ([3], "must list names"), (["misspelt"], "config.json lacks: misspelt"),
+                            (["rope_theta", "house_style"], "are: rope_theta")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            gradejax.load_lm(folder, ignore=ignore)
 
 
 def test_score_is_the_engine_s(lm):

@@ -129,6 +129,12 @@ def test_loading_is_strict(folder):
     save_file(keep | {f"bert.{name}": keep[name]}, folder / "model.safetensors")
     with pytest.raises(ValueError, match=f"'{name}' stands in .* twice"):
         load_bert(folder)
+    for value, dtype, message in ((np.nan, "float32", "1 values that are not finite numbers"),
+                                  (7e4, "float16", "up to 70000, which float16")):  # fmt: skip
+        save_file(keep | {name: np.full_like(keep[name], 0)}, folder / "model.safetensors")
+        rewrite(folder, lambda t, v=value: t[name].__setitem__((1, 2), v))
+        with pytest.raises(ValueError, match=f"'{name}' of .* holds .*{message}"):
+            load_bert(folder, dtype)
     (folder / "model.safetensors").write_bytes((ROOT / "model.safetensors").read_bytes()[:-100])
     with pytest.raises(ValueError, match="torn or not a safetensors file"):
         load_bert(folder)

@@ -90,9 +90,15 @@ def test_a_file_gives_the_checkpoint_back(name, tmp_path):
 
 
 def test_mistral_is_written_as_llama(tmp_path):
-    """The format has no window for it: replies agree up to its length."""
-    ours = load_checkpoint(written("mistral", tmp_path))
+    """llama.cpp leaves its window out: replies agree up to its length. A file that states it is
+    read as mistral."""
+    raw, tensors = fixture("mistral")
+    stated = gguf_files.write(tmp_path / "stated.gguf", raw, gguf_files.converted(tensors, raw))
     want, theirs = expected("mistral"), checkpoint("mistral")
+    assert load_checkpoint(stated).config == theirs.config
+    del raw["sliding_window"]
+    path = gguf_files.write(tmp_path / "mistral.gguf", raw, gguf_files.converted(tensors, raw))
+    ours = load_checkpoint(path)
     assert ours.config.family == "llama" and theirs.config.sliding_window == 7
     jax.tree.map(np.testing.assert_array_equal, ours.params, theirs.params)
     row = want["tokens"][:1, :7]

@@ -1,5 +1,6 @@
 """What metadata and names mean, against the gguf package's own table and by hand."""
 
+import math
 import types
 
 import gguf
@@ -7,6 +8,7 @@ import gguf_files
 import numpy as np
 import pytest
 
+from gradejax.models.config import decoder_config
 from gradejax.models.gguf_names import (
     ARCHITECTURES,
     gguf_config,
@@ -14,6 +16,7 @@ from gradejax.models.gguf_names import (
     interleaved_rows,
 )
 from gradejax.models.lazy import LazyTensor
+from gradejax.models.rotary import attention_scaling
 
 
 def lazy(array):
@@ -32,7 +35,7 @@ def opened(arch, tensors=None, **entries):
     fields["general.architecture"] = arch
     found = {"token_embd.weight": np.zeros((50, 24)), **(tensors or {})}
     return types.SimpleNamespace(
-        path="x.gguf", tensors={k: lazy(v) for k, v in found.items()},
+        path="x.gguf", fields=fields, tensors={k: lazy(v) for k, v in found.items()},
         get=lambda key, default=None: fields.get(key, default),
     )  # fmt: skip
 
@@ -154,7 +157,7 @@ def test_llama3_scaling_is_recognised():
     assert raw["rope_scaling"]["short_factor"] == raw["rope_scaling"]["long_factor"]
     np.testing.assert_allclose(raw["rope_scaling"]["long_factor"], other, rtol=1e-7)
     assert raw["rope_scaling"]["attention_factor"] == 1.0
-    with pytest.raises(ValueError, match=r"rope_freqs.weight has shape \(32,\), head_dim 6"):
+    with pytest.raises(ValueError, match=r"rope_freqs.weight has shape \(32,\), 6 rotary"):
         gguf_config(opened("llama", {"rope_freqs.weight": divisors}))
 
 
@@ -179,6 +182,58 @@ def test_other_scalings():
         scaling(rope__scaling__type="ntk")
 
 
+def test_strength_and_ramp_of_yarn():
+    """cos and sin are multiplied by attn_factor · (1 + .1 ln 4) = 1.5 · 1.1386, not by 1.1386."""
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+            "rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_beta_slow": 2.0,
+            "rope.scaling.yarn_ext_factor": 1.0}  # fmt: skip
+    raw = gguf_config(opened("qwen2", **yarn, **{"rope.scaling.attn_factor": 1.5}))
+    rope = decoder_config(raw).rope
+    assert (rope.beta_fast, rope.beta_slow) == (16.0, 2.0)
+    assert attention_scaling(rope) == pytest.approx(1.5 * (1 + 0.1 * math.log(4)))
+    assert attention_scaling(decoder_config(gguf_config(opened("qwen2", **yarn))).rope) == (
+        pytest.approx(1.1386, abs=1e-4)
+    )
+    tables = {f"rope_factors_{w}.weight": [1.0, 2.0, 3.0] for w in ("long", "short")}
+    for tensors in (tables, {"rope_freqs.weight": [1.0, 2.0, 3.0]}):
+        raw = gguf_config(opened("phi3", tensors, **{"rope.scaling.attn_factor": 1.25}))
+        assert raw["rope_scaling"]["attention_factor"] == 1.25  # 1 by longrope's own formula
+
+
+def test_a_window_of_gemma2_has_its_pattern():
+    entries = {"attention.sliding_window": 8, "attention.sliding_window_pattern": [False, True]}
+    assert decoder_config(gguf_config(opened("gemma2", **entries))).sliding == (False, True)
+    del entries["attention.sliding_window_pattern"]
+    assert decoder_config(gguf_config(opened("gemma2", **entries))).sliding == (True, False)
+
+
+REAL = {
+    "attention.scale": 6**-0.5, "attention.sliding_window": 128, "attention.causal": True,
+    "rope.scaling.finetuned": True, "vocab_size": 51, "pooling_type": 3, "expert_count": 0,
+    "tensor_data_layout": "Meta AI original pth", "logit_scale": 1.0, "attention.value_length": 6,
+    "rope.dimension_count": 6, "embedding_length_out": 24, "rope.freq_base_swa": 1e4,
+    "nextn_predict_layers": 0, "swin_norm": False, "rope.dimension_sections": [0, 0, 0, 0],
+}  # fmt: skip
+
+
+def test_entries_that_change_nothing_may_stand():
+    """And what other tools write beside the architecture's own."""
+    file = opened("qwen2", **REAL)
+    others = {"general.type": "model", "general.sampling.temp": 0.6, "split.count": 0,
+              "quantize.imatrix.chunks_count": 128, "llama.logit_scale": 9.0}  # fmt: skip
+    file.fields.update(others)
+    plain = gguf_config(opened("qwen2"))
+    assert gguf_config(file) == plain
+    file.fields["qwen2.new_thing"] = 2
+    with pytest.raises(ValueError, match="does not know: qwen2.new_thing=2. If .* in ignore="):
+        gguf_config(file)
+    assert gguf_config(file, ["qwen2.new_thing"]) == plain
+    for ignore, message in (("qwen2.new_thing", "must list names"), (["x"], "x.gguf lacks: x"),
+                            (["qwen2.logit_scale"], "qwen2.logit_scale is")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            gguf_config(file, ignore)
+
+
 def test_windows_of_gemma3():
     entries = {"attention.sliding_window": 8}
     raw = gguf_config(opened("gemma3", **entries))
@@ -191,8 +246,12 @@ def test_windows_of_gemma3():
 
 
 def test_a_part_of_each_head_turns():
+    """Phi-4-mini: 96 of 128."""
     raw = gguf_config(opened("phi3", **{"rope.dimension_count": 3}))
     assert raw["partial_rotary_factor"] == 0.5
+    # 94 · (6 / 94) is a little under 6, whose whole part is 5.
+    odd = {"attention.key_length": 94, "rope.dimension_count": 6}
+    assert decoder_config(gguf_config(opened("phi3", **odd))).rope.width(94) == 6
     assert "partial_rotary_factor" not in gguf_config(opened("phi3"))
 
 
@@ -205,7 +264,8 @@ def test_config_of_gemma():
     # The 27B sizes divide scores by sqrt(width / heads) = sqrt(6), not by sqrt(head_dim) = 4.
     big = gguf_config(opened("gemma2", **entries, block_count=46))
     assert big["query_pre_attn_scalar"] == 6
-    third = gguf_config(opened("gemma3", **entries, **{"rope.freq_base": 1e6}))
+    third = {k: v for k, v in entries.items() if k != "attn_logit_softcapping"}
+    third = gguf_config(opened("gemma3", **third, **{"rope.freq_base": 1e6}))
     assert third["model_type"] == "gemma3_text" and third["rope_local_base_freq"] == 10000.0
     assert third["attn_logit_softcapping"] is None and third["rope_theta"] == 1e6
 
@@ -219,6 +279,37 @@ def test_config_of_gemma():
         ("llama", {"context_length": None}, r"lacks the metadata entry llama\.context_length"),
         ("llama", {"rope.dimension_count": 4}, "rotates 4 of 6 dimensions"),
         ("qwen3", {"attention.value_length": 8}, "another width than keys"),
+        ("qwen2", {"attention.sliding_window": 64}, "sliding window in a qwen2 file is not"),
+        ("gpt2", {"attention.key_length": 8}, "attention.key_length = 8 .* model's is 6"),
+        ("gemma", {"rope.dimension_count_swa": 4}, "dimension_count_swa = 4 .* model's is 6"),
+        ("llama", {"rope.freq_base_swa": 5e3}, "freq_base_swa = 5000.0 .* model's is 10000"),
+        ("llama", {"embedding_length": 32}, "embedding_length = 32 .* model's is 24"),
+        ("llama", {"attention.scale": 0.5}, r"attention.scale = 0.5 .* model's is 0\.408"),
+        ("gemma2", {"attention.sliding_window": 8, "attention.scale": 0.25, "block_count": 46},
+         r"attention.scale = 0.25 .* model's is 0\.408"),
+        ("llama", {"rope.scaling.attn_factor": 1.5}, "attn_factor = 1.5 .* model's is 1"),
+        ("llama", {"rope.scaling.yarn_attn_factor": 1.5}, "yarn_attn_factor = 1.5 .*; only 1"),
+        ("llama", {"rope.scaling.yarn_log_multiplier": 0.1}, "log_multiplier = 0.1 .*; only 0"),
+        ("llama", {"rope.scaling.yarn_ext_factor": 1.0}, "yarn_ext_factor = 1 .* None is not"),
+        ("llama", {"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, "'none' and a factor"),
+        ("llama", {"rope.scaling.type": "longrope"}, "'longrope' and lacks its tables"),
+        ("llama", {"rope.scaling.type": "yarn"}, "'yarn' and no rope.scaling.factor"),
+        ("llama", {"rope.scaling.factor": -2.0}, "factor must be a finite number > 0, got -2.0"),
+        ("llama", {"logit_scale": 0.5}, "logit_scale = 0.5 .*; only 0 or 1"),
+        ("llama", {"embedding_scale": 12.0}, "embedding_scale = 12.0 .*; only 0 or 1"),
+        ("llama", {"residual_scale": 0.22}, "residual_scale = 0.22 .*; only 0 or 1"),
+        ("llama", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0 .*; only 0"),
+        ("qwen3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0 .*; only 0"),
+        ("llama", {"attention.causal": False}, "attention.causal = False .*; only True"),
+        ("llama", {"attention.clamp_kqv": 8.0}, "clamp_kqv = 8.0 .*; only 0"),
+        ("llama", {"use_parallel_residual": True}, "parallel_residual = True .*; only False"),
+        ("llama", {"tensor_data_layout": "other"}, "layout = 'other' .*; only 'Meta AI"),
+        ("llama", {"expert_used_count": 2}, "expert_used_count = 2 .*; only 0"),
+        ("qwen3", {"rope.dimension_sections": [24, 20, 20]}, "does not know: .*_sections"),
+        ("llama", {"attention.head_count": 0}, "head_count must be a whole number of at least 1"),
+        ("llama", {"block_count": "two"}, "block_count must be a whole number .* got 'two'"),
+        ("llama", {"attention.layer_norm_rms_epsilon": math.nan}, "epsilon must be a finite numb"),
+        ("llama", {"rope.freq_base": "1e4"}, "rope.freq_base must be a finite number > 0"),
     ],
 )
 def test_unsupported_files(arch, entries, message):

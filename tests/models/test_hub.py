@@ -173,6 +173,26 @@ def test_an_existing_folder_wins(tmp_path, monkeypatch):
         resolve("owner/small", "v1")
 
 
+def test_a_mistyped_folder_is_said_beside_the_hubs_answer(tmp_path, monkeypatch):
+    """``models/smol`` reads as a hub id, yet a folder ``models`` is here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gradejax.models.hub._offline", lambda: True)
+    monkeypatch.setattr("gradejax.models.hub._cached", lambda *_: None)
+    for name in ("smol2", "other"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"'models/smol': there is no folder of that name "
+                       r"\(the folder 'models' is here and holds other, smol2\), the hub"):
+        resolve("models/smol")
+    with pytest.raises(FileNotFoundError, match="'smol': there is no folder of that name, the hub"):
+        resolve("smol")
+
+
+@pytest.mark.parametrize("what", [None, 5, ["a"]])
+def test_what_is_no_name(what):
+    with pytest.raises(ValueError, match="expected a folder, a .gguf file or a hub id owner/name"):
+        resolve(what)
+
+
 @pytest.mark.parametrize("text", ["/no/where", "./nowhere", "a/b/c", "~/none", "model.gguf"])
 def test_what_looks_like_a_path_is_not_asked_for(text):
     with pytest.raises(FileNotFoundError, match="model folder or file .* does not exist"):

@@ -12,12 +12,12 @@ from gradejax.models.lora import (
     Lora,
     init_lora,
     lora_delta,
-    merge,
     packed,
     scales,
     stack,
     target_sizes,
 )
+from gradejax.models.lora_merge import merge
 
 CONFIG = DecoderConfig(
     family="llama", vocab_size=53, width=22, num_layers=3, num_heads=6, num_kv_heads=2,
@@ -305,5 +305,18 @@ def test_misfits_are_named():
     with pytest.raises(ValueError, match="no layers_2"):
         merge({"params": tree}, lora, jnp.ones(2))
     other = DecoderConfig(**{**vars(CONFIG), "mlp_width": 31})
+    for target, said in (("gate", "22→31, the tree's matrix 22→29"),
+                         ("down", "31→22, the tree's matrix 29→22")):  # fmt: skip
+        wide = init_lora(other, jax.random.key(0), 2, targets=(target,))
+        with pytest.raises(ValueError, match=f"layers_0/{target}: the adapter is {said}"):
+            merge(fused_tree(), wide, jnp.ones(1))
+    slim = DecoderConfig(**{**vars(CONFIG), "num_heads": 4})
+    for target, said in (("q", "22→40, .* 22→60"), ("o", "40→22, .* 60→22")):
+        wide = init_lora(slim, jax.random.key(0), 2, targets=(target,))
+        with pytest.raises(ValueError, match=f"layers_0/{target}: the adapter is {said}"):
+            merge(fused_tree(), wide, jnp.ones(1))
+    for use in (lambda x: merge(fused_tree(), x, jnp.ones(2)), lambda x: stack([lora, x])):
+        with pytest.raises(ValueError, match="packed for a loop"):
+            use(packed(lora))
     with pytest.raises(ValueError, match="layers_0/gate is 22→29 in one and 22→31 in another"):
         stack([lora, init_lora(other, jax.random.key(0), 2, targets=("gate",))])

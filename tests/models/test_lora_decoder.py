@@ -10,7 +10,8 @@ import pytest
 from hf_folders import checkpoint, expected
 
 from gradejax.models.cache import empty_cache
-from gradejax.models.lora import TARGETS, init_lora, merge, stack
+from gradejax.models.lora import TARGETS, init_lora, stack
+from gradejax.models.lora_merge import merge
 
 NAMES = ("llama_sharded", "phi3", "qwen2")  # tied and with all biases; fused with a window; plain
 WHICH = (1, -1, 2, 0, 1)

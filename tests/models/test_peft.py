@@ -14,7 +14,8 @@ from hf_folders import expected as base_expected
 from safetensors.numpy import load_file, save_file
 
 from gradejax.models.config import DecoderConfig
-from gradejax.models.lora import init_lora, merge, stack
+from gradejax.models.lora import init_lora, stack
+from gradejax.models.lora_merge import merge
 from gradejax.models.peft import adapter_modules, load_peft, save_peft
 
 ROOT = pathlib.Path(__file__).parents[1] / "fixtures" / "peft"
@@ -203,10 +204,95 @@ def test_what_is_not_plain_lora_is_refused(tmp_path, change, message):
         load_peft(changed(tmp_path, **change), checkpoint("qwen2").config)
 
 
+WHOLE, NUMBER = "must be a whole number of at least 1, got", "must be a finite number other than 0"
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"r": 0}, f"r {WHOLE} 0"), ({"r": -2}, f"r {WHOLE} -2"), ({"r": 2.0}, f"r {WHOLE} 2.0"),
+        ({"r": True}, f"r {WHOLE} True"), ({"r": "8"}, f"r {WHOLE} '8'"),
+        ({"lora_alpha": "7"}, f"lora_alpha {NUMBER}, got '7'"),
+        ({"lora_alpha": float("nan")}, f"lora_alpha {NUMBER}, got nan"),
+        ({"lora_alpha": float("inf")}, f"lora_alpha {NUMBER}, got inf"),
+        ({"lora_alpha": 10**400}, f"lora_alpha {NUMBER}, got 1000"),
+        ({"lora_alpha": 0}, f"lora_alpha {NUMBER}, got 0"),
+        ({"rank_pattern": ["q_proj"]}, "rank_pattern must be an object of regular expressions"),
+        ({"rank_pattern": {"q_proj": 0}}, "rank_pattern must .* at least 1, got {'q_proj': 0}"),
+        ({"rank_pattern": {"(": 4}}, "rank_pattern must be an object of regular expressions"),
+        ({"alpha_pattern": {"q_proj": None}}, "alpha_pattern must be .* and finite numbers"),
+        ({"alpha_pattern": 4}, "alpha_pattern must be an object"),
+        ({"target_modules": "("}, "target_modules must be .* regular expression, got '\\('"),
+        ({"target_modules": 5}, "target_modules must be a list of names .* got 5"),
+        ({"target_modules": ["q_proj", 3]}, "target_modules must be a list of names"),
+        ({"exclude_modules": "["}, "exclude_modules must be a list of names .* got '\\['"),
+        ({"exclude_modules": {"a": 1}}, "exclude_modules must be a list of names"),
+        ({"layers_to_transform": "1"}, "layers_to_transform must be a layer's number.* got '1'"),
+        ({"layers_to_transform": [True]}, "layers_to_transform must be a layer's number"),
+        ({"layers_to_transform": [-1]}, "layers_to_transform must be a layer's number"),
+        ({"target_modules": ".*q_proj"}, "layers_to_transform=.1. goes with a list"),
+        ({"use_rslora": "false"}, "use_rslora must be true or false, got 'false'"),
+        ({"use_dora": 1}, "use_dora must be true or false, got 1"),
+        ({"fan_in_fan_out": "no"}, "fan_in_fan_out must be true or false, got 'no'"),
+        ({"bias": "lora_only"}, "bias='lora_only' is not supported"),
+    ],
+)  # fmt: skip
+def test_settings_of_another_type_or_range(tmp_path, change, message):
+    """ "false" is true in Python, an r of 0 divides by it, and a string of digits is no number."""
+    with pytest.raises(ValueError, match=message):
+        load_peft(changed(tmp_path, **change), checkpoint("qwen2").config)
+
+
+def test_what_peft_writes_beside_is_passed_over(tmp_path):
+    """A config as PEFT 0.19 writes it, and nulls for defaults."""
+    ckpt, lora, _, _ = adapter("qwen2_layer")
+    settings = {"alora_invocation_tokens": None, "arrow_config": None, "ensure_weight_tying": True,
+                "lora_bias": False, "target_parameters": None, "use_qalora": False,
+                "qalora_group_size": 16, "fan_in_fan_out": None, "trainable_token_indices": None,
+                "layer_replication": None, "megatron_core": "megatron.core",
+                "rank_pattern": None, "init_lora_weights": "gaussian"}  # fmt: skip
+    assert_same(lora, load_peft(changed(tmp_path, **settings), ckpt.config))
+
+
+UP = f"{STEM}layers.1.mlp.up_proj.lora_"
+
+
+@pytest.mark.parametrize(
+    "letter, kind, value, dtype, message",
+    [
+        ("A", "float32", np.nan, "float32", "1 values that are not finite"),
+        ("B", "float16", np.inf, "float32", "1 values that are not finite"),
+        ("B", "float32", 7e4, "float16", "up to 70000, which float16 would"),
+        ("A", "int32", 3, "float32", "holds int32; expected a floating"),
+    ],
+)
+def test_values_that_are_no_weights(tmp_path, letter, kind, value, dtype, message):
+    file = ROOT / "qwen2_layer" / "adapter_model.safetensors"
+    array = np.array(load_file(file)[f"{UP}{letter}.weight"]).astype(kind)
+    array[1, 1] = value
+    folder = changed(tmp_path, tensors={f"{UP}{letter}.weight": array})
+    with pytest.raises(ValueError, match=f"layers.1.mlp.up_proj.lora_{letter}' of .*{message}"):
+        load_peft(folder, checkpoint("qwen2").config, dtype)
+
+
+def test_an_adapter_of_another_size_is_named(tmp_path):
+    """Of more layers, and of wider ones."""
+    one = {f"{STEM}layers.2.mlp.up_proj.lora_{c}.weight": np.ones(s, "f4")
+           for c, s in (("A", (2, 36)), ("B", (56, 2)))}  # fmt: skip
+    with pytest.raises(ValueError, match="lacks or keeps frozen: model.layers.2.mlp.up_proj"):
+        load_peft(changed(tmp_path, tensors=one), checkpoint("qwen2").config)
+    wide = {f"{UP}A.weight": np.ones((2, 40), "f4")}
+    with pytest.raises(ValueError, match=r"up_proj has A \(2, 40\) .* ask for \(2, 36\)"):
+        load_peft(changed(tmp_path, tensors=wide), checkpoint("qwen2").config)
+
+
 def test_missing_and_torn_files_are_named(tmp_path):
     config = checkpoint("qwen2").config
     with pytest.raises(FileNotFoundError, match="adapter_config.json does not exist"):
         load_peft(tmp_path, config)
+    (tmp_path / "one.safetensors").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match="expected the folder of a PEFT adapter, with adap"):
+        load_peft(tmp_path / "one.safetensors", config)
     folder = changed(tmp_path)
     weights = folder / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:99])

@@ -14,7 +14,8 @@ from gradejax.models.cache import empty_cache
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
 from gradejax.models.hf_weights import load_checkpoint
-from gradejax.models.lora import init_lora, merge
+from gradejax.models.lora import init_lora
+from gradejax.models.lora_merge import merge
 from gradejax.models.quantize import (
     Int8,
     attend,

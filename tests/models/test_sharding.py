@@ -13,6 +13,7 @@ from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
 from gradejax.models.lora import init_lora
 from gradejax.models.quantize import quantize, tree_bytes
+from gradejax.models.rotary import Rope
 from gradejax.models.sharding import device_bytes, model_mesh, partition, shard, shardings
 
 pytestmark = pytest.mark.skipif(len(jax.devices()) < 4, reason="needs four (virtual) devices")
@@ -82,6 +83,49 @@ def test_cached_decode_adapters_and_8_bits_follow():
                 pieces.append(out.logits)
             runs.append(np.concatenate(pieces, axis=1))
         np.testing.assert_allclose(runs[1], runs[0], atol=1e-5, rtol=1e-5)
+
+
+FAMILIES = {
+    "mixtral": {"experts": 8, "experts_per_token": 2},
+    # Six experts on four devices: each expert's inside is split in their place.
+    "mixtral, 6": {"family": "mixtral", "experts": 6, "experts_per_token": 2},
+    "gpt_oss": {"experts": 4, "experts_per_token": 2, "swiglu_limit": 7.0, "sinks": True,
+                "qkv_bias": True, "out_bias": True, "mlp_bias": True, "sliding_window": 5,
+                "sliding": (True, False)},
+    "gemma3_text": {"tied": True, "norm": "rms_plus_one", "post_norms": True, "qk_norm": True,
+                    "embed_scale": 6.0, "activation": "gelu_pytorch_tanh", "sliding_window": 4,
+                    "sliding": (True, False), "local_rope": Rope(theta=100.0)},
+    "gpt2": {"num_kv_heads": 8, "tied": True, "gated": False, "rope": None, "norm": "layer",
+             "learned_positions": True, "activation": "gelu_new", "out_bias": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rounded", [False, True], ids=["float32", "int8"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_other_families(name, rounded):
+    """A quarter of all that is split; gpt2's learned positions are on every device."""
+    plain = {"family": name, "qkv_bias": False, "mlp_bias": False}
+    model, params = model_of(config_of(**(plain | FAMILIES[name])))
+    tokens, mask = batch()
+    weights = quantize(params) if rounded else params
+    with warnings.catch_warnings():
+        # Only six experts' scales, one for 52 inputs, find no axis that four devices divide.
+        warnings.simplefilter("ignore" if rounded and name == "mixtral, 6" else "error")
+        split = shard(weights, four())
+    read = jax.jit(lambda p: model.apply(p, tokens, mask).logits)
+    want = read(weights)
+    np.testing.assert_allclose(read(split), want, atol=2e-5, rtol=1e-5)
+    assert np.abs(want).max() > 5
+    held, tree = device_bytes(split), params["params"]
+    everywhere = tree_bytes(tree.get("positions", ()))
+    whole = tree_bytes(weights) - everywhere
+    assert len(held) == 4 and len(set(held.values())) == 1
+    assert max(held.values()) - everywhere < (0.32 if rounded else 0.28) * whole
+    if "experts" in FAMILIES[name]:
+        kernel = split["params"]["layers_1"]["mlp"]["gate_up"]["kernel"]
+        kernel = kernel.values if rounded else kernel
+        shape = (6, 36, 2, 13) if name == "mixtral, 6" else (kernel.shape[0] // 4, 36, 2, 52)
+        assert {s.data.shape for s in kernel.addressable_shards} == {shape}
 
 
 def test_what_does_not_divide_is_kept_whole_and_said():

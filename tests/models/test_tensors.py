@@ -2,12 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from hf_folders import checkpoint
 
 from gradejax.models.config import DecoderConfig
 from gradejax.models.layers import Linear
+from gradejax.models.lazy import LazyTensor
 from gradejax.models.tensors import (
     gather,
     parameter_shapes,
@@ -124,3 +126,43 @@ def test_each_tensor_is_read_once_and_cast(dtype):
 def test_other_dtypes_are_refused():
     with pytest.raises(ValueError, match="'int8'; choose from float32, bfloat16, float16"):
         params_from_tensors(SMALL, {}, dtype="int8")
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["whole", "stretches"])
+@pytest.mark.parametrize(
+    "stored, dtype, value, able",
+    [
+        (np.float32, "float16", 7e4, "float32 or bfloat16"),
+        (np.float32, "float16", -65520.0, "float32 or bfloat16"),  # the first that rounds to inf
+        (ml_dtypes.bfloat16, "float16", -1e5, "float32 or bfloat16"),
+        (np.float32, "bfloat16", 3.4e38, "float32"),
+        (np.float64, "float32", -1e39, "none of those"),
+    ],
+)
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.1.self_attn.q_proj.b"])
+def test_a_cast_makes_no_infinities(name, stored, dtype, value, able, lazy):
+    """They would pass as weights: 70,000 is finite in the file and inf in float16."""
+    ckpt = checkpoint("qwen2")
+    tensors = tensors_from_params(ckpt.config, ckpt.params, "float32")
+    name = next(n for n in tensors if n.startswith(name))
+    tensors = {k: v.astype(stored) for k, v in tensors.items()}
+
+    def load(value):
+        tensors[name].reshape(-1)[3] = value
+        at = lambda a: LazyTensor(a.shape, lambda i, j: a[i:j])  # noqa: E731
+        read = {k: at(v) if lazy else lambda v=v: v for k, v in tensors.items()}
+        return params_from_tensors(ckpt.config, read, dtype=dtype, where="x")
+
+    largest = 0.99 * float(jnp.finfo(dtype).max)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(load(largest)))
+    with pytest.raises(ValueError, match=f"'{name}' of x .*{dtype} would .* hold them: {able}"):
+        load(value)
+
+
+def test_what_is_written_stays_finite():
+    ckpt = checkpoint("qwen2")
+    wide = jax.tree.map(lambda x: x.at[(0,) * x.ndim].set(-7e4), ckpt.params)
+    with pytest.raises(ValueError, match="of the parameters holds values of up to 70000, which fl"):
+        tensors_from_params(ckpt.config, wide, "float16")
+    assert all(np.isfinite(x).all() for x in tensors_from_params(
+        ckpt.config, wide, "bfloat16").values())  # fmt: skip

@@ -1,12 +1,15 @@
 """safetensors read by stretches of rows are what the library reads at once."""
 
 import json
+import shutil
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hf_folders import ROOT
 from safetensors.numpy import save_file
 
+from gradejax.models.hf_weights import load_checkpoint
 from gradejax.models.lazy import LazyTensor
 from gradejax.models.weight_files import check_names, check_shape, open_weights
 
@@ -41,3 +44,53 @@ def test_a_dtype_that_is_not_read_is_named(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(data)
     with pytest.raises(ValueError, match="'a' .* is stored as F8_E4M3; supported: F64, F32"):
         open_weights(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json",
+                                  "flax_model.msgpack", "config.json",
+                                  "generation_config.json"])  # fmt: skip
+def test_a_folder_where_a_file_should_be(tmp_path, name):
+    folder = shutil.copytree(ROOT / "qwen2", tmp_path / "m")
+    if name == "flax_model.msgpack":
+        (folder / "model.safetensors").unlink()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    with pytest.raises(ValueError, match=f"{name} is a folder; expected a file of that name"):
+        load_checkpoint(folder)
+
+
+def test_a_folder_that_is_no_model(tmp_path):
+    """Named as a GGUF file, or holding one: the message says what is meant."""
+    (tmp_path / "x.gguf").mkdir()
+    with pytest.raises(FileNotFoundError, match="x.gguf/config.json does not exist; .* or a .gguf"):
+        load_checkpoint(tmp_path / "x.gguf")
+    (tmp_path / "x.gguf" / "inner.Q8_0.gguf").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match="to read inner.Q8_0.gguf, give the file's"):
+        load_checkpoint(tmp_path / "x.gguf")
+    save_file({"a": np.ones(1)}, tmp_path / "model-00001-of-00002.safetensors")
+    with pytest.raises(FileNotFoundError, match="model-00001-of-00002.safetensors is not named by"):
+        open_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "files, error, message",
+    [
+        (["../m.safetensors"], ValueError, r"own folder; got '\.\./m.safetensors'"),
+        (["/etc/passwd"], ValueError, "own folder; got '/etc/passwd'"),
+        (["a/../../m.safetensors", "x"], ValueError, "own folder; got 'a/"),
+        (["y", "x"], FileNotFoundError, "lacks 2 of the 2 files that .*index.json names: x, y;"),
+        (["in/m.safetensors"], None, None),
+    ],
+)
+def test_an_index_names_files_of_its_folder(tmp_path, files, error, message):
+    folder = tmp_path / "m"
+    (folder / "in").mkdir(parents=True)
+    for at in (tmp_path, folder / "in"):
+        save_file({"t0": np.ones(1)}, at / "m.safetensors")
+    weight_map = {f"t{i}": f for i, f in enumerate(files)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    if error is None:
+        assert open_weights(folder).tensors["t0"]() == 1
+    else:
+        with pytest.raises(error, match=message):
+            open_weights(folder)
