@@ -14,9 +14,11 @@ import numpy as np
 
 from gradejax.generation import loop as loop_lib
 from gradejax.generation import refill
+from gradejax.generation.checks import SEEDS, stop_tokens, token_ids, whole
 from gradejax.generation.loop import Rules
 from gradejax.generation.prompts import (
     BUCKETS,
+    as_prompts,
     bucket,
     check_prompts,
     common_bucket,
@@ -143,19 +145,23 @@ class _Reader:
 def _rules(sampling: Sampling, max_new_tokens, stop_ids, vocab, pooling) -> Rules:
     greedy = sampling.temperature == 0
     return Rules(
-        max_new=max_new_tokens, stop_ids=tuple(sorted({int(i) for i in stop_ids})), greedy=greedy,
+        max_new=max_new_tokens, stop_ids=stop_ids, greedy=greedy,
         top_k=0 if greedy else sampling.top_k, top_p=1.0 if greedy else sampling.top_p,
         vocab=vocab, pooling=pooling,
     )  # fmt: skip
 
 
-def _check(prompts, seeds, samples, lora, soft, soft_of, batch_size, prefill_chunk):
+def _check(model, prompts, sampling, seeds, samples, vocab, lora, soft, soft_of, batch_size,
+           prefill_chunk):  # fmt: skip
+    if not isinstance(sampling, Sampling):
+        raise ValueError(f"expected a Sampling, got {sampling!r:.200}")
+    if vocab is not None:
+        whole("vocab", vocab)
     if len(seeds) != len(prompts):
         raise ValueError(f"expected one seed a prompt: {len(prompts)} prompts, {len(seeds)} seeds")
     for name, value in (("samples", samples), ("batch_size", batch_size),
                         ("prefill_chunk", prefill_chunk)):  # fmt: skip
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        whole(name, value)
     if lora is not None and len(lora.weights) != len(prompts):
         raise ValueError(
             f"expected the adapters' weights of {len(prompts)} prompts, got {len(lora.weights)}"
@@ -164,13 +170,17 @@ def _check(prompts, seeds, samples, lora, soft, soft_of, batch_size, prefill_chu
         if soft_of is not None:
             raise ValueError("soft_of says which soft prefix a prompt has; soft is not given")
         return
-    if soft.ndim != 3:
-        raise ValueError(f"expected a soft prefix [n, m, E], got shape {soft.shape}")
+    width = model.config.width
+    shape = getattr(soft, "shape", ())
+    if len(shape) != 3 or shape[2] != width:
+        given = f"shape {shape}" if shape else f"{soft!r:.200}"
+        raise ValueError(f"expected a soft prefix [n, m, E] of width E = {width}, got {given}")
     if soft_of is None and len(soft) != len(prompts):
         raise ValueError(
             f"expected one soft prefix a prompt ({len(prompts)}), got {len(soft)}; or give soft_of"
         )
     if soft_of is not None:
+        token_ids("soft_of", soft_of, what="whole numbers")
         if len(soft_of) != len(prompts):
             raise ValueError(f"expected {len(prompts)} entries of soft_of, got {len(soft_of)}")
         if len(soft_of) and not 0 <= min(soft_of) <= max(soft_of) < len(soft):
@@ -216,11 +226,14 @@ def generate(
 
     Raises:
       ValueError: see ``check_prompts``; unequal numbers of seeds, weights or soft prefixes and
-        prompts; an unknown pooling; a count below 1.
+        prompts; an unknown pooling; a count that is no whole number of at least 1.
     """
     if pooling is not None and pooling not in POOLINGS:
         raise ValueError(f"unknown pooling {pooling!r}; choose from {', '.join(POOLINGS)}")
-    _check(prompts, seeds, samples, lora, soft, soft_of, batch_size, prefill_chunk)
+    prompts, stop_ids = as_prompts(prompts), stop_tokens(stop_ids)
+    seeds = token_ids("seeds", seeds, SEEDS, "whole numbers")
+    _check(model, prompts, sampling, seeds, samples, vocab, lora, soft, soft_of, batch_size,
+           prefill_chunk)  # fmt: skip
     check_prompts(model, prompts, max_new_tokens, 0 if soft is None else soft.shape[1])
     if not prompts:
         return []
@@ -297,11 +310,11 @@ def stream(
     Raises:
       ValueError: as ``generate``, before the first token is asked for.
     """
-    prompts = [prompt]
-    _check(prompts, [seed], 1, lora, soft, None, 1, prefill_chunk)
+    prompts, stop_ids = as_prompts([prompt]), stop_tokens(stop_ids)
+    seed = whole("seed", seed, 0, SEEDS - 1)
+    _check(model, prompts, sampling, [seed], 1, vocab, lora, soft, None, 1, prefill_chunk)
     check_prompts(model, prompts, max_new_tokens, 0 if soft is None else soft.shape[1])
-    if every < 1:
-        raise ValueError(f"every must be at least 1, got {every}")
+    whole("every", every)
 
     def tokens() -> Iterator[int]:
         rules = _rules(sampling, max_new_tokens, stop_ids, vocab, None)
