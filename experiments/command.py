@@ -1,5 +1,6 @@
 """How a command of these ends: its own status, or one line where the user can mend something."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -19,15 +20,21 @@ def run(work: Callable[[], int]) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         status = work()
-        sys.stdout.flush()
+        print(end="", flush=True)  # what fails is found here and not as the interpreter ends
         return status
     except BrokenPipeError:
-        # What is left would be flushed, and fail, once more as the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return CLOSED
     except (OSError, ValueError, ImportError, MemoryError) as error:
-        print(f"error: {error or 'not enough memory'}", file=sys.stderr)
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            _drop_output()
+        print(f"error: {str(error) or 'not enough memory'}", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def _drop_output() -> None:
+    """What is left would be written, and fail, once more as the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

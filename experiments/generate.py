@@ -12,8 +12,6 @@ import time
 
 import gradejax
 from experiments import command
-from gradejax.generation.checks import SEEDS, text, whole
-from gradejax.generation.sampling import Sampling
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -46,6 +44,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _reply(args: argparse.Namespace) -> int:
+    # Here, so that Ctrl-C while jax is imported is no traceback either.
+    from gradejax.generation.checks import SEEDS, text, whole
+    from gradejax.generation.sampling import Sampling
+
     # Before a model is loaded, which may take a while.
     options = {
         "max_new_tokens": whole("--max-new-tokens", args.max_new_tokens),
