@@ -153,15 +153,27 @@ class Chat:
                 f"the chat template of {self._name} does not take messages of the roles {roles}: "
                 f"{error}"
             ) from error
-        for message in messages:
-            # Of replies, templates leave out what was only thought.
-            if message["role"] != "assistant" and message["content"].strip() not in rendered:
+        for i, message in enumerate(messages):
+            if message["content"].strip() not in rendered and self._left_out(messages, i, rendered):
                 raise ValueError(
                     f"the chat template of {self._name} leaves out the message of the role "
                     f"{message['role']!r} (of the roles {roles}); put its text into a role that "
                     "the template knows, or give another template"
                 )
         return rendered
+
+    def _left_out(self, messages, i: int, rendered: str) -> bool:
+        """Whether the prompt is the same without the content of a message.
+
+        Of replies, templates leave out what was only thought.
+        """
+        if messages[i]["role"] == "assistant":
+            return False
+        without = [*messages[:i], {**messages[i], "content": ""}, *messages[i + 1 :]]
+        try:
+            return self._render(without) == rendered
+        except Exception:  # it read the content
+            return False
 
     def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
         if self._template == self.PLAIN:

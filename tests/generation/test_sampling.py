@@ -184,8 +184,8 @@ def test_numbers_of_numpy_become_python_s():
 def test_both_zeros_are_one_tie(size):
     """Ids 1 to 4 have logit 0 and share e^0 alike; half of them is 1 and 2, the lowest ids.
 
-    By their bits +0 stands above -0, which would keep 2 and 4. (XLA's top-k orders them so as
-    well: the large vocabulary.)
+    By their bits, and in XLA's top-k, +0 stands above -0: the small vocabulary kept 2 and 4, the
+    large one all up to 4.
     """
     logits = np.full(size, -40.0, np.float32)
     logits[1:5] = [-0.0, 0.0, -0.0, 0.0]
@@ -198,7 +198,8 @@ def test_both_zeros_are_one_tie(size):
 
 
 def test_a_tiny_top_p_keeps_the_best_token():
-    """1e-50 is 0 in float32; a set of no mass would be empty and every log-probability NaN."""
+    """1e-50 is 0 in float32, and a set of no mass empty: every log-probability was NaN, or, of a
+    large vocabulary, 64 tokens were kept."""
     for size in (4, 5000):
         logits = jnp.arange(size, dtype=jnp.float32)
         assert np.flatnonzero(np.isfinite(cut(logits, top_p=1e-50))).tolist() == [size - 1]

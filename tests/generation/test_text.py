@@ -170,6 +170,13 @@ def test_templates_may_leave_out_what_a_reply_thought(tmp_path):
     assert chat.render([*MESSAGES, reply, *MESSAGES]) == "What is 7 + 12? 12? What is 7 + 12? "
 
 
+def test_templates_may_write_a_message_otherwise(tmp_path):
+    """gpt-oss gives what a tool said as JSON."""
+    template = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}"
+    chat = Chat(load_tokenizer(write_tokenizer(tmp_path)), template=template)
+    assert chat.render([{"role": "tool", "content": 'a "b"\n'}]) == r'"a \"b\"\n"'
+
+
 @pytest.mark.parametrize("template", [TEMPLATE, "plain"])
 @pytest.mark.parametrize("messages, words", [
     (None, "expected a list of messages, got None"), ([], "expected a list of messages"),
