@@ -3,21 +3,25 @@
     python -m experiments.check_parity --model DIR [--tolerance 1e-4] [--length 24] [--text ...]
 
 DIR is a model folder, a hub id or a .gguf file. Both sides run in float32 on the CPU: one row as it
-is, and a batch left-padded by 0, 3 and 16. The first line whose difference is large
-says where to look. Prints a table and one JSON line; leaves with status 1 when a difference of
-hidden states or logits, relative to the largest value of torch's where that is above 1, exceeds the
-tolerance. Needs torch and transformers beside gradejax, which itself never imports torch.
+is, and a batch left-padded by 0, 3 and 16. The first line whose difference is large says where to
+look. Prints a table and one JSON line; leaves with status 1 when a difference of hidden states or
+logits, relative to the largest value of torch's where that is above 1, exceeds the tolerance, and
+with 2 when it cannot compare. Needs torch and transformers beside gradejax, which itself never
+imports torch.
 """
 
 import argparse
 import importlib.util
 import json
 import pathlib
-import sys
 
 import numpy as np
 
+from experiments import command
+from gradejax.generation.checks import number, text, whole
+
 PADS = (0, 3, 16)
+_ROOM = f"the batch has rows that are {max(PADS)} longer, and all must fit the model's context"
 
 
 def batch(ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -76,16 +80,24 @@ def differences(ours, theirs, mask) -> list[float]:
     return found
 
 
-def example_ids(path: pathlib.Path, vocab: int, length: int, text: str | None) -> list[int]:
-    """Ids of the text, or a fixed draw from the vocabulary."""
-    if text is None:
+def example_ids(path: pathlib.Path, vocab: int, length: int, words: str | None) -> list[int]:
+    """Ids of a text, or a fixed draw from the vocabulary."""
+    if words is None:
         return np.random.default_rng(0).integers(0, vocab, length).tolist()
     from gradejax.generation.text import load_tokenizer
 
     tokenizer = load_tokenizer(path)
     if tokenizer is None:
         raise ValueError(f"{path} has no tokenizer; leave --text out to use random ids")
-    return tokenizer(text)["input_ids"]
+    ids = tokenizer(text("--text", words))["input_ids"]
+    if not ids:
+        raise ValueError(f"--text {words!r:.200} has no tokens; leave it out to use random ids")
+    if max(ids) >= vocab:
+        raise ValueError(
+            f"--text has token id {max(ids)}; the model's embedding holds 0 to {vocab - 1}: the "
+            "tokenizer is not this model's"
+        )
+    return ids
 
 
 def report(differing: dict[str, list[float]], tolerance: float) -> str:
@@ -100,14 +112,10 @@ def report(differing: dict[str, list[float]], tolerance: float) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Print the table and exit: 0 within the tolerance, 1 above it or on an error."""
+def main(argv: list[str] | None = None) -> int:
+    """Print the table; the exit status is 0 within the tolerance, 1 above it, 2 on an error."""
     args = _parse(argv)
-    try:
-        passed = _compare(args)
-    except (ValueError, OSError, ImportError) as error:
-        sys.exit(f"error: {error}")
-    sys.exit(int(not passed))
+    return command.run(lambda: int(not _compare(args)))
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -124,6 +132,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _compare(args: argparse.Namespace) -> bool:
+    number("--tolerance", args.tolerance, "a number >= 0", 0)
+    whole("--length", args.length)
     if lost := [n for n in ("torch", "transformers") if importlib.util.find_spec(n) is None]:
         raise ImportError(
             f"check_parity compares with torch transformers; {' and '.join(lost)} cannot be "
@@ -133,7 +143,13 @@ def _compare(args: argparse.Namespace) -> bool:
 
     checkpoint = load_checkpoint(args.model, revision=args.revision)
     path = pathlib.Path(checkpoint.path)
-    ids = example_ids(path, checkpoint.config.vocab_size, args.length, args.text)
+    config = checkpoint.config
+    room = config.max_positions - max(PADS)
+    if args.text is None and args.length > room:  # before so many are drawn
+        raise ValueError(f"--length must be at most {room}, got {args.length}: {_ROOM}")
+    ids = example_ids(path, config.vocab_size, args.length, args.text)
+    if len(ids) > room:
+        raise ValueError(f"expected a --text of at most {room} tokens, got {len(ids)}: {_ROOM}")
     solo = (np.asarray([ids], np.int32), np.ones((1, len(ids)), bool))
     found = {}
     for kind, (tokens, mask) in {"unpadded": solo, "padded": batch(ids)}.items():
@@ -148,4 +164,4 @@ def _compare(args: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -6,10 +6,12 @@ The prompt is a user's message under the model's chat template; ``--raw`` gives 
 """
 
 import argparse
+import dataclasses
 import sys
 import time
 
 import gradejax
+from experiments import command
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -36,34 +38,42 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Print a reply; the exit status is 0, or as ``command.run`` says."""
     args = parse(argv)
-    text = sys.stdin.read() if args.prompt == "-" else args.prompt
-    if not text.strip():
-        print("error: the prompt is empty; expected a text", file=sys.stderr)
-        return 1
-    prompt = text
+    return command.run(lambda: _reply(args))
+
+
+def _reply(args: argparse.Namespace) -> int:
+    # Here, so that Ctrl-C while jax is imported is no traceback either.
+    from gradejax.generation.checks import SEEDS, text, whole
+    from gradejax.generation.sampling import Sampling
+
+    # Before a model is loaded, which may take a while.
+    options = {
+        "max_new_tokens": whole("--max-new-tokens", args.max_new_tokens),
+        "seed": whole("--seed", args.seed, 0, SEEDS - 1),
+        **dataclasses.asdict(Sampling(args.temperature, args.top_k, args.top_p)),
+    }
+    prompt = given = text("the prompt", sys.stdin.read() if args.prompt == "-" else args.prompt)
+    if not given.strip():
+        raise ValueError("the prompt is empty; expected a text")
     if not args.raw:
-        prompt = [{"role": "user", "content": text}]
+        prompt = [{"role": "user", "content": given}]
         if args.system:
             prompt.insert(0, {"role": "system", "content": args.system})
+    model = gradejax.load_lm(args.model, dtype=args.dtype, revision=args.revision, int8=args.int8,
+                             adapter=args.adapter)  # fmt: skip
+    start, pieces, piece = time.perf_counter(), 0, ""
+    reply = model.stream(prompt, **options)
     try:
-        model = gradejax.load_lm(args.model, dtype=args.dtype, revision=args.revision,
-                                 int8=args.int8, adapter=args.adapter)  # fmt: skip
-        start, pieces, piece = time.perf_counter(), 0, ""
-        for piece in model.stream(
-            prompt, max_new_tokens=args.max_new_tokens, temperature=args.temperature,
-            top_k=args.top_k, top_p=args.top_p, seed=args.seed,
-        ):  # fmt: skip
+        for piece in reply:
             print(piece, end="", flush=True)
             pieces += 1
-        if not piece.endswith("\n"):
-            print(flush=True)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
-        print()
-        return 130
+        print(flush=True)  # what comes next begins a line
+        raise
+    if not piece.endswith("\n"):
+        print(flush=True)
     seconds = time.perf_counter() - start
     print(f"[{model!r}: {pieces} pieces in {seconds:.1f} s, compilation included]",
           file=sys.stderr)  # fmt: skip

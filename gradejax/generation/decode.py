@@ -14,18 +14,17 @@ import numpy as np
 
 from gradejax.generation import loop as loop_lib
 from gradejax.generation import refill
+from gradejax.generation.checks import SEEDS, stop_tokens, token_ids, whole
 from gradejax.generation.loop import Rules
 from gradejax.generation.prompts import (
     BUCKETS,
+    as_prompts,
     bucket,
     check_prompts,
-    common_bucket,
-    common_prefix,
     left_pad,
-    reading_shape,
-    ropes_by_length,
     sample_seed,
 )
+from gradejax.generation.reader import Reader
 from gradejax.generation.sampling import Sampling
 from gradejax.models.decoder import Decoder
 from gradejax.models.lora import Lora
@@ -59,110 +58,26 @@ class Generation:
         return len(self.tokens)
 
 
-class _Reader:
-    """Reads the prompts of one call, batch by batch, after what they have in common."""
-
-    def __init__(self, model, params, prompts, lora, soft, soft_of, *, max_new, chunk, place,
-                 alone, dense=True):  # fmt: skip
-        self.dense = dense  # whether products may read tokens of several rows side by side
-        self.model, self.params, self.prompts = model, params, prompts
-        self.lora, self.soft, self.chunk, self.place = lora, soft, chunk, place
-        self.soft_of = np.arange(len(prompts)) if soft_of is None else np.asarray(soft_of)
-        self.extra = 0 if soft is None else soft.shape[1]
-        # Where keys turn by the length of their row, rows of different lengths share none.
-        alone = alone or bool(ropes_by_length(model.config))
-        self.shared = 0 if alone else common_prefix(prompts)
-        self.room = model.config.max_positions - max_new - self.extra - self.shared
-        self.owner, self.common = np.zeros(len(prompts), int), None
-        if self.shared:
-            self._read_common()
-
-    def _read_common(self):
-        """One row, or one for each mixture of adapters: keys and values depend on it."""
-        weights, count = None, 1
-        if self.lora is not None:
-            weights, self.owner = np.unique(np.asarray(self.lora.weights), axis=0,
-                                            return_inverse=True)  # fmt: skip
-            self.owner, count = self.owner.reshape(-1), len(weights)
-            if 2 * count > len(self.prompts):  # too many mixtures to be worth it
-                self.shared, self.room = 0, self.room + self.shared
-                return
-            rows = 2 ** (count - 1).bit_length()
-            weights = np.pad(weights, ((0, rows - count), (0, 0)))
-        length = self.padded(common_bucket(self.shared))
-        tokens, mask = left_pad([self.prompts[0][: self.shared]] * count,
-                                1 if weights is None else len(weights), length)  # fmt: skip
-        lora = None if weights is None else self.lora.replace(weights=weights)
-        _, self.common = loop_lib.read_in_chunks(
-            self.model, self.params, tokens, mask, (), lora, None, chunk=self.chunk
-        )
-
-    def padded(self, length: int) -> int:
-        return length if length <= self.chunk else -(-length // self.chunk) * self.chunk
-
-    def lora_of(self, rows: Sequence[int], count: int) -> Lora | None:
-        """The adapters with the weights of these prompts, [count, n]; filler rows have none."""
-        if self.lora is None:
-            return None
-        weights = np.asarray(self.lora.weights)[list(rows)]
-        return self.lora.replace(
-            weights=self.place(np.pad(weights, ((0, count - len(rows)), (0, 0))))
-        )
-
-    def own_lengths(self) -> list[int]:
-        """Tokens of each prompt behind what all have in common."""
-        return [len(p) - self.shared for p in self.prompts]
-
-    def read(self, rows: Sequence[int], count: int, length: int | None = None):
-        """Read these prompts, padded to ``count`` rows and ``length`` tokens.
-
-        Returns:
-          last states [count, E], the parts before the prompts, the prompts' own part.
-        """
-        own = [self.prompts[i][self.shared :] for i in rows]
-        if length is None:
-            length = self.padded(bucket(max(map(len, own)), self.room))
-        slots, side_by_side = length + self.extra, None
-        if self.dense and length <= self.chunk:
-            whole, total = reading_shape([len(p) + self.extra for p in own], count, length)
-            if whole <= self.chunk:
-                length, side_by_side = whole, total
-        tokens, mask = left_pad(own, count, length)
-        parts = ()
-        if self.shared:
-            common = self.common
-            if common.real.shape[0] > 1:
-                pick = np.pad(self.owner[list(rows)], (0, count - len(rows)))
-                common = jax.tree.map(lambda x: x[pick], common)
-            parts = (common,)
-        soft = None
-        if self.soft is not None:
-            # Rows of a NumPy array or of one on the device alike; fillers take any.
-            pick = np.pad(self.soft_of[list(rows)], (0, count - len(rows)))
-            soft = self.place(self.soft[pick])
-        hidden, part = loop_lib.read_in_chunks(
-            self.model, self.params, self.place(tokens), self.place(mask), parts,
-            self.lora_of(rows, count), soft, chunk=self.chunk, count=side_by_side,
-        )  # fmt: skip
-        return hidden, parts, loop_lib.cut_to(part, slots)
-
-
 def _rules(sampling: Sampling, max_new_tokens, stop_ids, vocab, pooling) -> Rules:
     greedy = sampling.temperature == 0
     return Rules(
-        max_new=max_new_tokens, stop_ids=tuple(sorted({int(i) for i in stop_ids})), greedy=greedy,
+        max_new=max_new_tokens, stop_ids=stop_ids, greedy=greedy,
         top_k=0 if greedy else sampling.top_k, top_p=1.0 if greedy else sampling.top_p,
         vocab=vocab, pooling=pooling,
     )  # fmt: skip
 
 
-def _check(prompts, seeds, samples, lora, soft, soft_of, batch_size, prefill_chunk):
+def _check(model, prompts, sampling, seeds, samples, vocab, lora, soft, soft_of, batch_size,
+           prefill_chunk):  # fmt: skip
+    if not isinstance(sampling, Sampling):
+        raise ValueError(f"expected a Sampling, got {sampling!r:.200}")
+    if vocab is not None:
+        whole("vocab", vocab)
     if len(seeds) != len(prompts):
         raise ValueError(f"expected one seed a prompt: {len(prompts)} prompts, {len(seeds)} seeds")
     for name, value in (("samples", samples), ("batch_size", batch_size),
                         ("prefill_chunk", prefill_chunk)):  # fmt: skip
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        whole(name, value)
     if lora is not None and lora.weights is None:
         raise ValueError("this Lora does not say which rows use it; see Lora.for_rows or weights=")
     if lora is not None and len(lora.weights) != len(prompts):
@@ -173,13 +88,17 @@ def _check(prompts, seeds, samples, lora, soft, soft_of, batch_size, prefill_chu
         if soft_of is not None:
             raise ValueError("soft_of says which soft prefix a prompt has; soft is not given")
         return
-    if soft.ndim != 3:
-        raise ValueError(f"expected a soft prefix [n, m, E], got shape {soft.shape}")
+    width = model.config.width
+    shape = getattr(soft, "shape", ())
+    if len(shape) != 3 or shape[2] != width:
+        given = f"shape {shape}" if shape else f"{soft!r:.200}"
+        raise ValueError(f"expected a soft prefix [n, m, E] of width E = {width}, got {given}")
     if soft_of is None and len(soft) != len(prompts):
         raise ValueError(
             f"expected one soft prefix a prompt ({len(prompts)}), got {len(soft)}; or give soft_of"
         )
     if soft_of is not None:
+        token_ids("soft_of", soft_of, what="whole numbers")
         if len(soft_of) != len(prompts):
             raise ValueError(f"expected {len(prompts)} entries of soft_of, got {len(soft_of)}")
         if len(soft_of) and not 0 <= min(soft_of) <= max(soft_of) < len(soft):
@@ -225,11 +144,14 @@ def generate(
 
     Raises:
       ValueError: see ``check_prompts``; unequal numbers of seeds, weights or soft prefixes and
-        prompts; an unknown pooling; a count below 1.
+        prompts; an unknown pooling; a count that is no whole number of at least 1.
     """
     if pooling is not None and pooling not in POOLINGS:
         raise ValueError(f"unknown pooling {pooling!r}; choose from {', '.join(POOLINGS)}")
-    _check(prompts, seeds, samples, lora, soft, soft_of, batch_size, prefill_chunk)
+    prompts, stop_ids = as_prompts(prompts), stop_tokens(stop_ids)
+    seeds = token_ids("seeds", seeds, SEEDS, "whole numbers")
+    _check(model, prompts, sampling, seeds, samples, vocab, lora, soft, soft_of, batch_size,
+           prefill_chunk)  # fmt: skip
     check_prompts(model, prompts, max_new_tokens, 0 if soft is None else soft.shape[1])
     if not prompts:
         return []
@@ -237,7 +159,7 @@ def generate(
     rules = _rules(sampling, max_new_tokens, stop_ids, vocab, pooling)
     count = max(batch_size // samples, 1)  # prompts at once
     at_once = min(samples, batch_size)  # samples at once
-    reader = _Reader(model, params, prompts, lora, soft, soft_of, max_new=max_new_tokens,
+    reader = Reader(model, params, prompts, lora, soft, soft_of, max_new=max_new_tokens,
                      chunk=prefill_chunk, place=place, alone=not share_prefix,
                      dense=sharding is None)  # fmt: skip
     if samples == 1 and len(prompts) > batch_size and lora is None and sharding is None:
@@ -307,15 +229,15 @@ def stream(
     Raises:
       ValueError: as ``generate``, before the first token is asked for.
     """
-    prompts = [prompt]
-    _check(prompts, [seed], 1, lora, soft, None, 1, prefill_chunk)
+    prompts, stop_ids = as_prompts([prompt]), stop_tokens(stop_ids)
+    seed = whole("seed", seed, 0, SEEDS - 1)
+    _check(model, prompts, sampling, [seed], 1, vocab, lora, soft, None, 1, prefill_chunk)
     check_prompts(model, prompts, max_new_tokens, 0 if soft is None else soft.shape[1])
-    if every < 1:
-        raise ValueError(f"every must be at least 1, got {every}")
+    whole("every", every)
 
     def tokens() -> Iterator[int]:
         rules = _rules(sampling, max_new_tokens, stop_ids, vocab, None)
-        reader = _Reader(model, params, prompts, lora, soft, None, max_new=max_new_tokens,
+        reader = Reader(model, params, prompts, lora, soft, None, max_new=max_new_tokens,
                          chunk=prefill_chunk, place=lambda x: x, alone=True)  # fmt: skip
         hidden, parts, part = reader.read([0], 1)
         seeds = np.asarray([sample_seed(seed, 0)], np.uint32)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,10 +11,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gradejax.generation import batches
+from gradejax.generation.checks import (
+    IDS,
+    SEEDS,
+    listed,
+    number,
+    one_of,
+    stop_tokens,
+    text,
+    token_ids,
+    whole,
+)
 from gradejax.generation.decode import generate, stream
-from gradejax.generation.prompts import bucket, sample_seed
+from gradejax.generation.messages import Prompt, Reply, Score, as_list
+from gradejax.generation.prompts import ropes_by_length, sample_seed
 from gradejax.generation.sampling import Sampling
-from gradejax.generation.score import score
+from gradejax.generation.score import lengths_as_drawn
 from gradejax.generation.text import Chat, load_tokenizer
 from gradejax.models.config import ids_of
 from gradejax.models.decoder import Decoder
@@ -22,44 +36,6 @@ from gradejax.models.lora import Lora
 from gradejax.models.peft import load_peft
 from gradejax.models.quantize import quantize
 from gradejax.models.tensors import DTYPES
-
-Message = Mapping[str, str]
-Prompt = str | Sequence[Message]
-POOLS = ("last", "first", "mean", None)
-
-
-@dataclasses.dataclass(frozen=True)
-class Reply:
-    """One reply.
-
-    Attributes:
-      text: without special tokens.
-      tokens: ids, the stop token included.
-      logprobs: of each under the distribution that drew it.
-      finish_reason: "stop", or "length" when ``max_new_tokens`` cut it.
-      prompt_tokens: length of the prompt.
-    """
-
-    text: str
-    tokens: list[int]
-    logprobs: list[float]
-    finish_reason: str
-    prompt_tokens: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """Log-probability of a completion.
-
-    Attributes:
-      total: sum over its tokens.
-      tokens: ids of the completion.
-      logprobs: of each token given all before it.
-    """
-
-    total: float
-    tokens: list[int]
-    logprobs: list[float]
 
 
 class LanguageModel:
@@ -105,7 +81,7 @@ class LanguageModel:
     def encode(self, prompt: Prompt) -> list[int]:
         """Ids of a prompt, exactly as the model is given them."""
         if isinstance(prompt, str):
-            return list(self._tokenizer("texts")(prompt)["input_ids"])
+            return list(self._tokenizer("texts")(text("the prompt", prompt))["input_ids"])
         if isinstance(prompt, Sequence) and prompt and all(
             isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in prompt
         ):
@@ -128,7 +104,8 @@ class LanguageModel:
           temperature: 0 is greedy.
           top_k: keep the k most probable tokens; 0 keeps all.
           top_p: keep the smallest set of most probable tokens that reaches this mass.
-          seed: prompt i is drawn with the seed ``sample_seed(seed, i)``, whatever the batch.
+          seed: 32 bits; prompt i is drawn with the seed ``sample_seed(seed, i)``, whatever the
+            batch.
           samples: replies a prompt; the prompt is read once for all of them.
           stop_ids: in place of the model's own.
           batch_size: rows run at once.
@@ -140,11 +117,14 @@ class LanguageModel:
           ValueError: no tokenizer, an empty prompt, one that does not fit the context, or settings
             out of range; each says what was expected.
         """
-        ids = [self.encode(p) for p in as_list(prompts)]
+        prompts, samples = as_list(prompts), whole("samples", samples)
+        seed, sampling = whole("seed", seed, 0, SEEDS - 1), Sampling(temperature, top_k, top_p)
+        stop_ids = self.stop_ids if stop_ids is None else stop_tokens(
+            stop_ids, self.checkpoint.config.vocab_size)  # fmt: skip
+        ids = [self.encode(p) for p in prompts]
         rows = generate(
-            self.model, self.params, ids, max_new_tokens=max_new_tokens,
-            stop_ids=self.stop_ids if stop_ids is None else tuple(stop_ids),
-            sampling=Sampling(temperature, top_k, top_p),
+            self.model, self.params, ids, max_new_tokens=max_new_tokens, stop_ids=stop_ids,
+            sampling=sampling,
             seeds=[sample_seed(seed, i) for i in range(len(ids))], samples=samples, pooling=None,
             batch_size=batch_size, vocab=self._vocab, lora=self._lora_of(len(ids)),
         )  # fmt: skip
@@ -185,7 +165,7 @@ class LanguageModel:
         self, prompts: Prompt | Sequence[Prompt], completions: str | Sequence[str], *,
         temperature: float = 1.0, batch_size: int = 16,
     ) -> list[Score]:  # fmt: skip
-        """Log-probability of each completion after its prompt.
+        """Log-probability of each completion after its prompt, as ``generate`` would draw it.
 
         Args:
           prompts: texts or chats.
@@ -196,8 +176,11 @@ class LanguageModel:
         Raises:
           ValueError: unequal numbers, an empty prompt or completion, or one that does not fit.
         """
-        prompts = as_list(prompts)
-        completions = [completions] if isinstance(completions, str) else list(completions)
+        temperature = number("temperature", temperature, "a number > 0 to score", 0, above=True)
+        prompts, batch_size = as_list(prompts), whole("batch_size", batch_size)
+        if isinstance(completions, str):
+            completions = [completions]
+        completions = listed("a completion or a list of them", completions)
         if len(prompts) != len(completions):
             raise ValueError(
                 f"expected one completion a prompt: {len(prompts)} prompts, {len(completions)} "
@@ -206,16 +189,22 @@ class LanguageModel:
         pairs = []
         for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
             head = self.encode(prompt)
+            completion = text(f"completion {i}", completion)
             tail = list(self._tokenizer("texts")(completion, add_special_tokens=False)["input_ids"])
             if not head or not tail:
                 which = "completion" if head else "prompt"
                 raise ValueError(f"{which} {i} is empty; there is nothing to score")
             pairs.append((head, tail))
-        self._check_fit([[*head, *tail] for head, tail in pairs])
+        whole_rows, config = [[*head, *tail] for head, tail in pairs], self.checkpoint.config
+        batches.check_rows(config, whole_rows)
         out: list[Score | None] = [None] * len(pairs)
-        for rows, tokens, mask in self._batches([[*h, *t] for h, t in pairs], batch_size):
-            got = np.asarray(_score(
-                self.model, self.params, tokens, mask, self._lora_of(batch_size),
+        for rows, tokens, mask in batches.batches(whole_rows, batch_size, config.max_positions):
+            lengths = None
+            if self._as_drawn:
+                heads = np.asarray([len(pairs[i][0]) for i in rows])
+                lengths = lengths_as_drawn(np.pad(heads, (0, batch_size - len(rows))), mask)
+            got = np.asarray(batches.score_rows(
+                self.model, self.params, tokens, mask, self._lora_of(batch_size), lengths,
                 temperature=temperature, vocab=self._vocab))  # fmt: skip
             for r, i in enumerate(rows):
                 head, tail = pairs[i]
@@ -239,15 +228,17 @@ class LanguageModel:
         Returns:
           [n, E] float32, or with pool None a list of [T_i, E].
         """
-        if pool not in POOLS:
-            raise ValueError(f"unknown pool {pool!r}; choose from {', '.join(map(str, POOLS))}")
+        config, batch_size = self.checkpoint.config, whole("batch_size", batch_size)
+        pool = one_of("pool", pool, batches.POOLS)
+        layer = whole("layer", layer, -config.num_layers - 1, config.num_layers)
         ids = [self.encode(t) for t in as_list(texts)]
-        self._check_fit(ids)
+        batches.check_rows(config, ids)
         out: list[np.ndarray] = [np.empty(0)] * len(ids)
-        for rows, tokens, mask in self._batches(ids, batch_size):
+        for rows, tokens, mask in batches.batches(ids, batch_size, config.max_positions):
             got = np.asarray(
-                _hidden(self.model, self.params, tokens, mask, self._lora_of(batch_size),
-                        layer=layer, pool=pool), np.float32)  # fmt: skip
+                batches.hidden_rows(self.model, self.params, tokens, mask,
+                                    self._lora_of(batch_size), layer=layer, pool=pool),
+                np.float32)  # fmt: skip
             for r, i in enumerate(rows):
                 out[i] = got[r] if pool is not None else got[r, : len(ids[i])]
         return out if pool is None else np.stack(out) if out else np.zeros((0, self.width))
@@ -256,29 +247,20 @@ class LanguageModel:
         """Logits of every place, [B, T, V]; no tokenizer is needed.
 
         Args:
-          input_ids: [B, T] integers.
+          input_ids: [B, T] integers, at least one row of at least one.
           attention_mask: [B, T], 1 for real tokens (all by default); padding on either side.
 
         Raises:
-          ValueError: shapes that do not fit, ids out of range, or rows beyond the context.
+          ValueError: shapes or values that do not fit, ids out of range, a row without a real
+            token, or rows beyond the context.
         """
-        ids = np.asarray(input_ids)
-        if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
-            raise ValueError(f"expected input_ids [B, T] of integers, got {ids.dtype} {ids.shape}")
-        mask = np.ones(ids.shape) if attention_mask is None else np.asarray(attention_mask)
-        mask = mask > 0
-        if mask.shape != ids.shape:
-            raise ValueError(f"expected attention_mask {ids.shape}, got {mask.shape}")
-        vocab = self.checkpoint.config.vocab_size
-        if ids.size and not 0 <= ids.min() <= ids.max() < vocab:
-            raise ValueError(f"expected ids in 0 to {vocab - 1}, got {ids.min()} to {ids.max()}")
-        self._check_length(int(mask.sum(axis=1).max(initial=0)), 0)
-        return _logits(self.model, self.params, jnp.asarray(ids, jnp.int32), mask,
-                       self._lora_of(len(ids)))
+        ids, mask = batches.id_rows(input_ids, attention_mask, self.checkpoint.config)
+        return batches.logits_rows(self.model, self.params, ids, mask, self._lora_of(len(ids)))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of ids without special tokens."""
-        return self._tokenizer("texts").decode(list(tokens), skip_special_tokens=True)
+        ids = token_ids("tokens", tokens, IDS)
+        return self._tokenizer("texts").decode(ids, skip_special_tokens=True)
 
     @property
     def width(self) -> int:
@@ -288,6 +270,15 @@ class LanguageModel:
     def _vocab(self) -> int | None:
         """Ids from here on have no text and are never drawn."""
         return None if self.tokenizer is None else len(self.tokenizer)
+
+    @property
+    def _as_drawn(self) -> bool:
+        """Whether keys turn by the length their row had when they were read.
+
+        Not of longrope: a reply that would cross its original context is never drawn, so a row
+        that does is read whole.
+        """
+        return any(r.kind == "dynamic" for r in ropes_by_length(self.checkpoint.config))
 
     def _tokenizer(self, what: str):
         if self.tokenizer is None:
@@ -303,81 +294,6 @@ class LanguageModel:
         if self._lora is None:
             return None
         return self._lora.replace(weights=jnp.ones((rows, 1), jnp.float32))
-
-    def _check_fit(self, ids: Sequence[Sequence[int]]) -> None:
-        for i, row in enumerate(ids):
-            if not row:
-                raise ValueError(f"text {i} has no tokens")
-            self._check_length(len(row), i)
-            rows = self.checkpoint.config.vocab_size
-            if odd := sorted({t for t in row if not 0 <= t < rows}):
-                raise ValueError(
-                    f"text {i} has token ids {odd[:5]}; the model's embedding holds 0 to {rows - 1}"
-                    ": the tokenizer is not this model's"
-                )
-
-    def _check_length(self, length: int, number: int) -> None:
-        limit = self.checkpoint.config.max_positions
-        if length > limit:
-            raise ValueError(
-                f"row {number} has {length} tokens, more than the model's context of {limit}; it "
-                "is never cut: shorten it"
-            )
-
-    def _batches(self, ids: Sequence[Sequence[int]], batch_size: int):
-        """(numbers of the rows, tokens and mask [batch_size, T], right-padded), by length."""
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        for at in range(0, len(order), batch_size):
-            rows = order[at : at + batch_size]
-            length = bucket(max(len(ids[i]) for i in rows), self.checkpoint.config.max_positions)
-            tokens = np.zeros((batch_size, length), np.int32)
-            mask = np.zeros((batch_size, length), bool)
-            for r, i in enumerate(rows):
-                tokens[r, : len(ids[i])], mask[r, : len(ids[i])] = ids[i], True
-            yield rows, tokens, mask
-
-
-@functools.partial(jax.jit, static_argnames=("model", "temperature", "vocab"))
-def _score(model, params, tokens, mask, lora, *, temperature, vocab):
-    return score(model, params, tokens, mask, temperature=temperature, vocab=vocab, lora=lora)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "layer", "pool"))
-def _hidden(model, params, tokens, mask, lora, *, layer, pool):
-    states = model.apply(params, tokens, mask, lora=lora, layer=layer, method="hidden")
-    if pool is None:
-        return states
-    count = jnp.sum(mask, axis=1)
-    if pool == "mean":
-        wide = jnp.where(mask[..., None], states.astype(jnp.float32), 0)
-        return jnp.sum(wide, axis=1) / jnp.maximum(count, 1)[:, None]
-    place = jnp.zeros_like(count) if pool == "first" else jnp.maximum(count - 1, 0)
-    return jnp.take_along_axis(states, place[:, None, None], axis=1)[:, 0]
-
-
-@functools.partial(jax.jit, static_argnames="model")
-def _logits(model, params, tokens, mask, lora):
-    return model.apply(params, tokens, mask, lora=lora).logits
-
-
-def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """A single text or chat as a list of one.
-
-    Raises:
-      ValueError: a message outside of a list, whose keys would be taken for texts.
-    """
-    if isinstance(prompts, Mapping):
-        raise ValueError(
-            f"expected texts or lists of messages, got a single message {prompts!r:.100}; put it "
-            "into a list"
-        )
-    if isinstance(prompts, str):
-        return [prompts]
-    if isinstance(prompts, Sequence) and prompts and all(isinstance(p, Mapping) for p in prompts):
-        return [prompts]
-    return list(prompts)
 
 
 def load_lm(
@@ -397,8 +313,18 @@ def load_lm(
       ignore: settings that are not known here and change nothing, see ``load_checkpoint``.
 
     Raises:
-      FileNotFoundError, ValueError: as ``load_checkpoint`` and ``load_peft`` say.
+      FileNotFoundError, ValueError: as ``load_checkpoint`` and ``load_peft`` say; an argument of
+        another type.
     """
+    for name, value, kinds, expected in (
+        ("path_or_id", path_or_id, str | os.PathLike, "a folder, a .gguf file or a hub id"),
+        ("revision", revision, str | None, "a branch, tag or commit, or None"),
+        ("chat_template", chat_template, str | None, f"a jinja template, {Chat.PLAIN!r} or None"),
+        ("int8", int8, bool, "True or False"),
+        ("adapter", adapter, str | os.PathLike | None, "the folder of an adapter, or None"),
+    ):
+        if not isinstance(value, kinds) or (isinstance(value, str) and not value.strip()):
+            raise ValueError(f"{name} must be {expected}, got {value!r:.200}")
     try:
         kind = None if dtype is None else jnp.dtype(dtype)
     except TypeError:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gradejax.generation.checks import listed, token_ids, whole
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
 from gradejax.models.rotary import Rope
@@ -92,6 +93,16 @@ def sample_seed(seed: int, sample: int) -> int:
     return x ^ (x >> 16)
 
 
+def as_prompts(prompts) -> list[list[int]]:
+    """Prompts as lists of ints; arrays will do.
+
+    Raises:
+      ValueError: no list of lists of whole numbers.
+    """
+    given = listed("prompts to be a list of lists of token ids", prompts)
+    return [token_ids(f"prompt {i}", prompt) for i, prompt in enumerate(given)]
+
+
 def check_prompts(model: Decoder, prompts, max_new_tokens: int, extra: int = 0) -> None:
     """Raise ValueError for an empty prompt, an id out of range or one that cannot fit (B08).
 
@@ -100,12 +111,11 @@ def check_prompts(model: Decoder, prompts, max_new_tokens: int, extra: int = 0) 
 
     Args:
       model: the decoder.
-      prompts: token ids.
+      prompts: token ids, as ``as_prompts`` gives them.
       max_new_tokens: limit of a reply.
       extra: places of a soft prefix after the prompt.
     """
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+    whole("max_new_tokens", max_new_tokens)
     limit = model.config.max_positions
     crossing = [r for r in ropes_by_length(model.config) if r.kind == "longrope"]
     for i, prompt in enumerate(prompts):

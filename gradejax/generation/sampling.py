@@ -10,6 +10,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from gradejax.generation.checks import number, whole
+
+# Between them logits divided by a temperature are float32 numbers, neither infinite nor all 0.
+_COLDEST, _HOTTEST = 1e-30, 1e30
+
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
@@ -19,6 +24,10 @@ class Sampling:
       temperature: logits are divided by it; 0 is greedy.
       top_k: keep the k most probable tokens; 0 keeps all.
       top_p: keep the smallest set of most probable tokens that reaches this mass; 1 keeps all.
+
+    Raises:
+      ValueError: a temperature that is no number >= 0 (nor one that float32 can divide by), a
+        top_k that is no whole number >= 0, or a top_p outside of (0, 1].
     """
 
     temperature: float = 1.0
@@ -26,12 +35,15 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self):
-        if not self.temperature >= 0:
-            raise ValueError(f"temperature must be >= 0 (0 is greedy), got {self.temperature}")
-        if self.top_k < 0:
-            raise ValueError(f"top_k must be >= 0 (0 keeps all), got {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        span = f"a number >= 0 (0 is greedy; others from {_COLDEST} to {_HOTTEST})"
+        cold = number("temperature", self.temperature, span, 0, _HOTTEST)
+        checked = {
+            "temperature": cold and number("temperature", cold, span, _COLDEST),
+            "top_k": whole("top_k (0 keeps all)", self.top_k, 0),
+            "top_p": number("top_p", self.top_p, "a number in (0, 1]", 0, 1, above=True),
+        }
+        for name, value in checked.items():  # NumPy's numbers become Python's
+            object.__setattr__(self, name, value)
 
 
 GREEDY = Sampling(temperature=0.0)
@@ -41,8 +53,11 @@ _SMALL = 4096  # up to here looking for them takes longer than bisection
 
 def _nucleus(logits, top_p: float):
     """The smallest set of most probable tokens that reaches top_p, [..., V] bool; see ``cut``."""
-    # A set that reaches top_p but for the sum's rounding has reached it.
-    bar = top_p * (1 - 1e-6)
+    # A set that reaches top_p but for the sum's rounding has reached it. Some mass it must have: a
+    # top_p that is 0 in float32 would keep nothing.
+    bar = max(top_p * (1 - 1e-6), 1e-30)
+    # The two zeros are equal, as other ties are; their bits, and ``top_k``'s order, say otherwise.
+    logits = jnp.where(logits == 0, 0.0, logits)
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
 
     def keep_of_head():

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
+from gradejax.generation.checks import number, whole
 from gradejax.generation.head import token_logprobs
 from gradejax.generation.loop import rows_lora
 from gradejax.generation.prompts import ropes_by_length
@@ -19,7 +20,7 @@ from gradejax.models.lora import Lora
 
 def score(
     model: Decoder, params, tokens, mask, *, temperature: float = 1.0, chunk: int | None = None,
-    vocab: int | None = None, lora: Lora | None = None,
+    vocab: int | None = None, lora: Lora | None = None, lengths=None,
 ):  # fmt: skip
     """Log-probability of every token given those before it in its row.
 
@@ -32,16 +33,61 @@ def score(
       chunk: tokens whose logits are held at once.
       vocab: the sampler's: ids from here on have probability 0 (B10).
       lora: adapters with weights [B, n].
+      lengths: [B] or [B, T] int32, for rotary scalings that depend on the length
+        (``Rope.by_length``): by default each row's own for all of its tokens, as transformers
+        reads a whole row. ``lengths_as_drawn`` has what sampling had.
 
     Returns:
       [B, T] float32; place t holds log p(token t | before t), 0 at a row's first token (it has
       none, fault B02) and at padding.
+
+    Raises:
+      ValueError: no integers [B, T] with a mask of that shape, or settings out of range.
     """
-    hidden = model.apply(params, tokens, mask, lora=lora, method="hidden")
+    _check(temperature, chunk, vocab)
+    tokens, mask = _rows(tokens, mask)
+    hidden = model.apply(params, tokens, mask, lora=lora, lengths=lengths, method="hidden")
     out = token_logprobs(model, params, hidden[:, :-1], tokens[:, 1:], temperature=temperature,
                          vocab=vocab, chunk=chunk)  # fmt: skip
     known = mask[:, 1:] & mask[:, :-1]
     return jnp.pad(jnp.where(known, out, 0), ((0, 0), (1, 0)))
+
+
+def _check(temperature, chunk, vocab) -> None:
+    number("temperature", temperature, "a number > 0 to score", 0, above=True)
+    for name, value in (("chunk", chunk), ("vocab", vocab)):
+        if value is not None:
+            whole(name, value)
+
+
+def _rows(tokens, mask):
+    """Tokens and mask as arrays, [..., T] of integers and of bool."""
+    try:
+        tokens, mask = jnp.asarray(tokens), jnp.asarray(mask)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"expected tokens and their mask as arrays of one shape, got {type(tokens).__name__} "
+            f"and {type(mask).__name__}"
+        ) from None
+    whole_numbers = jnp.issubdtype(tokens.dtype, jnp.integer)
+    if tokens.ndim < 2 or mask.shape != tokens.shape or not whole_numbers:
+        raise ValueError(
+            f"expected integer tokens [B, T] and their mask of one shape, got {tokens.dtype} "
+            f"{tokens.shape} and {mask.shape}"
+        )
+    return tokens, mask.astype(bool)
+
+
+def lengths_as_drawn(prompt_lengths, mask):
+    """The length that each token's row had when it was read in sampling, [B, T] int32.
+
+    The prompt is read whole, so its keys turn by its own length; a reply's token by its place.
+
+    Args:
+      prompt_lengths: [B] real tokens of each prompt.
+      mask: [B, T] bool, prompt and reply.
+    """
+    return jnp.maximum(token_positions(mask) + 1, prompt_lengths[:, None])
 
 
 def last_real(states, mask):
@@ -86,6 +132,11 @@ def score_groups(
     Raises:
       ValueError: shapes that do not fit, or a temperature that is not above 0.
     """
+    _check(temperature, chunk, vocab)
+    prompts, prompt_mask = _rows(prompts, prompt_mask)
+    if jnp.ndim(completions) != 3:
+        raise ValueError(f"expected completions [P, G, C], got {jnp.shape(completions)}")
+    completions, completion_mask = _rows(completions, completion_mask)
     count, samples, length = completions.shape
     if prompts.shape[0] != count or completion_mask.shape != completions.shape:
         raise ValueError(

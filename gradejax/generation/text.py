@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradejax.generation.checks import text
 from gradejax.generation.gguf_tokenizer import tokenizer_of_gguf
 from gradejax.models.config import ids_of
 
@@ -48,6 +49,21 @@ def _refusals() -> tuple[type[Exception], ...]:
     import jinja2
 
     return (jinja2.TemplateError,)
+
+
+def _roles(messages: Any) -> list[str]:
+    """The roles of messages.
+
+    Raises:
+      ValueError: no list of messages, or one whose role or content is no text.
+    """
+    several = isinstance(messages, Sequence) and messages
+    if not several or not all(isinstance(m, Mapping) for m in messages):
+        raise ValueError(f"expected a list of messages, got {messages!r:.200}")
+    for i, message in enumerate(messages):
+        for key in ("role", "content"):
+            text(f"{key} of message {i}", message.get(key))
+    return [m["role"] for m in messages]
 
 
 class Chat:
@@ -126,16 +142,38 @@ class Chat:
         """The prompt as text, up to where the reply begins.
 
         Raises:
-          ValueError: the template does not take these messages (some refuse a system turn).
+          ValueError: no messages of a role and a text, or ones that the template does not take
+            (some refuse a system turn, others leave it out without a word).
         """
+        roles = ", ".join(_roles(messages))
         try:
-            return self._render(messages)
-        except _refusals() as error:
-            roles = ", ".join(str(m.get("role")) for m in messages)
+            rendered = self._render(messages)
+        except Exception as error:  # templates are programs: they raise whatever they like
             raise ValueError(
                 f"the chat template of {self._name} does not take messages of the roles {roles}: "
                 f"{error}"
             ) from error
+        for i, message in enumerate(messages):
+            if message["content"].strip() not in rendered and self._left_out(messages, i, rendered):
+                raise ValueError(
+                    f"the chat template of {self._name} leaves out the message of the role "
+                    f"{message['role']!r} (of the roles {roles}); put its text into a role that "
+                    "the template knows, or give another template"
+                )
+        return rendered
+
+    def _left_out(self, messages, i: int, rendered: str) -> bool:
+        """Whether the prompt is the same without the content of a message.
+
+        Of replies, templates leave out what was only thought.
+        """
+        if messages[i]["role"] == "assistant":
+            return False
+        without = [*messages[:i], {**messages[i], "content": ""}, *messages[i + 1 :]]
+        try:
+            return self._render(without) == rendered
+        except Exception:  # it read the content
+            return False
 
     def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
         if self._template == self.PLAIN:

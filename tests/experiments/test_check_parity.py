@@ -9,11 +9,15 @@ from hf_folders import ROOT, checkpoint, expected
 
 from experiments import check_parity
 
+run = check_parity.main
 
-def run(arguments):
-    with pytest.raises(SystemExit) as stopped:
-        check_parity.main(arguments)
-    return stopped.value.code
+
+def said(arguments, capsys) -> str:
+    """The one line of a call that cannot compare."""
+    assert run(arguments) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.startswith("error: ") and error.count("\n") == 1
+    return error
 
 
 @pytest.fixture
@@ -84,19 +88,32 @@ def test_padded_batch():
     assert tokens[2].tolist() == [0] * 16 + [5, 6, 7] and tokens[0, :4].tolist() == [5, 6, 7, 5]
 
 
-def test_without_torch(monkeypatch):
+def test_without_torch(monkeypatch, capsys):
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
     )
-    said = run(["--model", str(ROOT / "qwen2")])
-    assert said.startswith("error: ") and "torch cannot be imported here. Install" in said
+    error = said(["--model", str(ROOT / "qwen2")], capsys)
+    assert "torch cannot be imported here. Install" in error
 
 
-def test_text_needs_a_tokenizer(torch_is_us):
-    said = run(["--model", str(ROOT / "qwen2"), "--text", "hello"])
-    assert said.startswith("error: ") and "has no tokenizer; leave --text out" in said
+@pytest.mark.parametrize("arguments, words", [
+    (["--text", "hello"], "has no tokenizer; leave --text out"),
+    (["--model", "no/such/folder"], "no/such/folder"), (["--model", ""], "''"),
+    (["--length", "0"], "--length must be a whole number of at least 1, got 0"),
+    (["--length", "-3"], "--length must be a whole number of at least 1, got -3"),
+    (["--length", "10000000000"], "--length must be at most 240, got 10000000000: the batch"),
+    (["--tolerance", "nan"], "--tolerance must be a number >= 0, got nan"),
+    (["--tolerance", "-1"], "--tolerance must be a number >= 0, got -1"),
+])  # fmt: skip
+def test_what_is_wrong_is_said_in_one_line(arguments, words, torch_is_us, capsys):
+    assert words in said(["--model", str(ROOT / "qwen2"), *arguments], capsys)
 
 
-def test_a_model_that_is_not_there_is_an_error_in_words(torch_is_us):
-    assert run(["--model", "no/such/folder"]).startswith("error: ")
+def test_texts_that_cannot_be_compared():
+    folder = ROOT.parents[2] / "checkpoints" / "arithmetic"
+    assert len(check_parity.example_ids(folder, 768, 24, "1 + 2 =")) > 3
+    for words, error in (("", "has no tokens"), ("7 9", "embedding holds 0 to 9"),
+                         ("\udcff", "lone surrogate")):  # fmt: skip
+        with pytest.raises(ValueError, match=error):
+            check_parity.example_ids(folder, 10, 24, words)

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -19,15 +20,32 @@ def test_a_reply_is_printed_as_it_is_drawn(capsys):
     assert out.out.splitlines()[-1].startswith("ANSWER: ") and "886,912 parameters" in out.err
 
 
-def test_what_is_wrong_is_said_in_one_line(capsys):
-    assert generate.main(["--model", MODEL, "--prompt", "1", "--temperature", "-1"]) == 1
-    assert capsys.readouterr().err == "error: temperature must be >= 0 (0 is greedy), got -1.0\n"
-    for empty in ("", " \n"):
-        assert generate.main(["--model", MODEL, "--prompt", empty]) == 1
-        assert capsys.readouterr().err == "error: the prompt is empty; expected a text\n"
-    with pytest.raises(SystemExit):
-        generate.main(["--model", MODEL, "--prompt", "1", "--raw", "--system", "a"])
-    assert "usage: python -m experiments.generate" in capsys.readouterr().err
+@pytest.mark.parametrize("arguments, words", [
+    (["--temperature", "-1"], r"temperature must be a number >= 0 \(0 is greedy.*, got -1.0"),
+    (["--temperature", "nan"], "temperature must be a number >= 0 .*, got nan"),
+    (["--top-k", "-1"], "top_k .* must be a whole number of at least 0, got -1"),
+    (["--top-p", "0"], r"top_p must be a number in \(0, 1\], got 0.0"),
+    (["--max-new-tokens", "0"], "--max-new-tokens must be a whole number of at least 1, got 0"),
+    (["--max-new-tokens", "500"], "passes the model's context of 384"),
+    (["--seed", "-1"], "--seed must be a whole number from 0 to 4294967295, got -1"),
+    (["--prompt", ""], "the prompt is empty; expected a text"),
+    (["--prompt", " \n"], "the prompt is empty; expected a text"),
+    (["--prompt", "\udcff"], r"the prompt holds the lone surrogate U\+DCFF"),
+    (["--model", "no/such"], "no/such"), (["--model", ""], "path_or_id must be a folder"),
+    (["--adapter", "no/such"], "no/such"), (["--revision", "main"], "local path"),
+])  # fmt: skip
+def test_what_is_wrong_is_said_in_one_line(arguments, words, capsys):
+    assert generate.main(["--model", MODEL, "--prompt", "1", *arguments]) == 2
+    out, said = capsys.readouterr()
+    assert out == "" and re.fullmatch(f"error: .*{words}.*\n", said)
+
+
+def test_wrong_arguments_show_the_usage(capsys):
+    for wrong in (["--raw", "--system", "a"], ["--top-k", "1.5"], ["--dtype", "int4"]):
+        with pytest.raises(SystemExit) as stopped:
+            generate.main(["--model", MODEL, "--prompt", "1", *wrong])
+        assert stopped.value.code == 2
+        assert "usage: python -m experiments.generate" in capsys.readouterr().err
 
 
 def test_benches_are_listed(capsys):

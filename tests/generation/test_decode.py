@@ -146,15 +146,34 @@ def test_the_last_slot_of_the_context_is_used():
     [
         ([[4], [5]], {"seeds": [1]}, "2 prompts, 1 seeds"),
         ([[4]], {"pooling": "max"}, "'max'; choose from mean, last, first"),
-        ([[4]], {"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
-        ([[4]], {"samples": 0}, "samples must be at least 1, got 0"),
-        ([[4]], {"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ([[4]], {"prefill_chunk": 0}, "prefill_chunk must be at least 1, got 0"),
+        ([[4]], {"max_new_tokens": 0}, "max_new_tokens must be .* of at least 1, got 0"),
+        ([[4]], {"samples": 0}, "samples must be a whole number of at least 1, got 0"),
+        ([[4]], {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ([[4]], {"prefill_chunk": 0}, "prefill_chunk must be a whole number of at least 1, got 0"),
         ([[4]], {"soft_of": [0]}, "soft is not given"),
-        ([[4]], {"soft": np.zeros((2, 32))}, r"soft prefix \[n, m, E\], got shape \(2, 32\)"),
-        ([[4]], {"soft": np.zeros((2, 3, 32))}, r"one soft prefix a prompt \(1\), got 2"),
-        ([[4]], {"soft": np.zeros((2, 3, 32)), "soft_of": [2]}, r"0 to 1, got \[2\]"),
-        ([[4]], {"soft": np.zeros((2, 3, 32)), "soft_of": [0, 1]}, "1 entries of soft_of, got 2"),
+        ([[4]], {"soft": np.zeros((2, 36))}, r"width E = 36, got shape \(2, 36\)"),
+        ([[4]], {"soft": np.zeros((1, 3, 35))}, r"width E = 36, got shape \(1, 3, 35\)"),
+        ([[4]], {"soft": [[[0.0] * 36]]}, r"width E = 36, got \[\[\[0.0"),
+        ([[4]], {"soft": np.zeros((2, 3, 36))}, r"one soft prefix a prompt \(1\), got 2"),
+        ([[4]], {"soft": np.zeros((2, 3, 36)), "soft_of": [2]}, r"0 to 1, got \[2\]"),
+        ([[4]], {"soft": np.zeros((2, 3, 36)), "soft_of": [0, 1]}, "1 entries of soft_of, got 2"),
+        ([[4]], {"soft": np.zeros((2, 3, 36)), "soft_of": [0.5]}, "soft_of must be whole numbers"),
+        ("4", {}, "expected prompts to be a list of lists of token ids, got '4'"),
+        ([5], {}, "expected prompt 0 to be a list of token ids .*, got 5"),
+        (["4"], {}, "expected prompt 0 to be a list of token ids .*, got '4'"),
+        ([[4], [1.7, 2]], {}, "prompt 1 must be token ids .*, got 1.7"),  # once read as [1, 2]
+        (np.asarray([[1.0, 2.0]]), {}, "prompt 0 must be token ids .*, got 1.0"),
+        ([[True, 2]], {}, "prompt 0 must be token ids .*, got True"),
+        ([[2**70]], {}, "the model knows 0 to"),
+        *(([[4]], {"vocab": v}, f"vocab must be a whole number of at least 1, got {v}")
+          for v in (0, -3, 1.5)),  # once 0 and -3 gave NaN
+        *(([[4]], {"seeds": [s]}, "seeds must be whole numbers") for s in (None, -1, 2**40, 1.5)),
+        ([[4]], {"seeds": 5}, "expected seeds to be a list of whole numbers, got 5"),
+        *(([[4]], {"stop_ids": s}, "stop_ids") for s in (5, None, "7", ["7"], [True], [2**40])),
+        *(([[4]], {"sampling": s}, "expected a Sampling") for s in (None, {"temperature": 1})),
+        *(([[4]], {name: v}, f"{name} must be a whole number of at least 1, got {v}")
+          for name in ("max_new_tokens", "samples", "batch_size", "prefill_chunk")
+          for v in (None, 1.5, True)),
     ],
 )
 def test_bad_calls(prompts, options, words):
@@ -164,6 +183,14 @@ def test_bad_calls(prompts, options, words):
 
 def test_no_prompts_give_no_replies():
     assert run("llama", []) == []
+
+
+def test_arrays_of_numpy_are_taken_as_lists_are():
+    prompts = [row[:5] for row in rows_of("llama")[:2]]
+    (want, *_), options = run("llama", prompts), {"seeds": np.arange(2, dtype=np.uint32)}
+    options |= {"max_new_tokens": np.int64(17), "batch_size": np.int32(5), "stop_ids": np.zeros(0)}
+    for given in (np.asarray(prompts), [np.asarray(p, np.uint8) for p in prompts]):
+        assert run("llama", given, **options)[0].tokens == want.tokens
 
 
 def test_the_loop_ends_with_its_last_row(monkeypatch):

@@ -186,8 +186,11 @@ def test_stream_refuses_before_it_begins():
     options = {"max_new_tokens": 8, "stop_ids": (), "sampling": GREEDY}
     with pytest.raises(ValueError, match="prompt 0 is empty"):
         stream(ckpt.model, ckpt.params, [], **options)
-    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="every must be a whole number of at least 1, got 0"):
         stream(ckpt.model, ckpt.params, [4], every=0, **options)
+    for bad in ({"seed": 1.5}, {"stop_ids": 5}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            stream(ckpt.model, ckpt.params, [4], **options | bad)
 
 
 @pytest.mark.parametrize("system", [[], SYSTEM], ids=["apart", "system"])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import gradejax
-from gradejax.generation.language_model import as_list
-from gradejax.generation.score import score
+from gradejax.generation.messages import as_list
+from gradejax.generation.score import lengths_as_drawn, score
 from gradejax.models.quantize import tree_bytes
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -115,8 +115,6 @@ def test_too_long_or_empty_is_refused(lm):
         lm.score(["1"], [""])
     with pytest.raises(ValueError, match="expected one completion a prompt: 2 prompts, 1"):
         lm.score(["1", "2"], ["3"])
-    with pytest.raises(ValueError, match="batch_size must be at least 1"):
-        lm.hidden(["1"], batch_size=0)
     assert lm.generate([]) == [] and lm.hidden([]).shape == (0, 128)
 
 
@@ -177,6 +175,138 @@ def test_ids_beyond_the_embedding_are_refused(tmp_path):
 def test_an_unknown_dtype_lists_the_choices(dtype):
     with pytest.raises(ValueError, match="choose from float32, bfloat16, float16"):
         gradejax.load_lm(ROOT / "checkpoints" / "arithmetic", dtype=dtype)
+
+
+OPTIONS = {
+    "max_new_tokens": (None, "5", 2.5, True, 0),
+    "temperature": (None, "1", np.nan, np.inf, -1, True),
+    "top_k": (None, 1.5, -1, True),
+    "top_p": (None, "1", 0, 1.5, True),
+    "seed": (None, -1, 2**40, 1.5, "3", True),
+    "samples": (None, 0, 1.5, True),
+    "batch_size": (None, 0, 1.5, True),
+    # beyond the embedding no token is drawn, and none ever stopped
+    "stop_ids": (5, "12", ["</s>"], [2**40], [-1], [True], [1.5], [768], {"a": 1}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_of_another_kind_is_named(lm, name):
+    for value in OPTIONS[name]:
+        calls = [lambda: lm.generate("1", **{name: value})]  # noqa: B023
+        if name not in ("samples", "batch_size", "stop_ids"):
+            calls.append(lambda: lm.stream("1", **{name: value}))  # noqa: B023
+        if name == "batch_size":
+            calls += [lambda: lm.score("1", "2", batch_size=value),  # noqa: B023
+                      lambda: lm.hidden([], batch_size=value)]  # noqa: B023
+        if name == "temperature" and value != 0:
+            calls.append(lambda: lm.score("1", "2", temperature=value))  # noqa: B023
+        for call in calls:
+            with pytest.raises(ValueError, match=name):
+                call()
+
+
+def test_numbers_and_arrays_of_numpy_are_taken(lm):
+    want = lm.generate(TEXTS, max_new_tokens=3, temperature=1.0, top_k=4, seed=2, stop_ids=[2])
+    got = lm.generate(
+        np.asarray(TEXTS), max_new_tokens=np.int64(3), temperature=np.float32(1), top_k=np.int8(4),
+        top_p=np.float64(1), seed=np.uint32(2), batch_size=np.int32(2), stop_ids=np.asarray([2]),
+    )  # fmt: skip
+    assert [g.tokens for g in got] == [w.tokens for w in want]
+    assert lm.generate((t for t in TEXTS), max_new_tokens=1, stop_ids={2}, samples=np.int64(1))
+    assert lm.decode(np.asarray(want[0].tokens)) == want[0].text
+
+
+@pytest.mark.parametrize("prompt", [None, 5, 1.5, b"ab", {"a"}, [None], [5], [[]], [["a"]], [b"a"]])
+def test_what_is_no_prompt_says_what_one_is(lm, prompt):
+    for call in (lm.generate, lm.hidden, lambda p: lm.score(p, ["a"]),
+                 lambda p: lm.stream(p)):  # fmt: skip
+        with pytest.raises(ValueError, match="expected a (text|prompt)"):
+            call(prompt)
+
+
+def test_lone_surrogates_are_no_text(lm):
+    """What a terminal of another encoding gives; a tokenizer would raise a TypeError."""
+    for call in (lambda: lm.generate("a\udcff"), lambda: lm.score("a", "\udcff"),
+                 lambda: lm.hidden([[{"role": "user", "content": "\udcff"}]])):  # fmt: skip
+        with pytest.raises(ValueError, match=r"lone surrogate U\+DCFF"):
+            call()
+
+
+@pytest.mark.parametrize("completions", [None, 5, [None], [5], [b"a"], {"a": 1}])
+def test_what_is_no_completion(lm, completions):
+    with pytest.raises(ValueError, match="completion"):
+        lm.score("a", completions)
+
+
+@pytest.mark.parametrize("options", [{"layer": x} for x in (1.5, None, 5, -6, True, "1")]
+                         + [{"pool": x} for x in (5, "max", [], np.zeros(2))])  # fmt: skip
+def test_what_is_no_layer_or_pool(lm, options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} "):
+        lm.hidden([], **options)
+
+
+@pytest.mark.parametrize("tokens", [None, "ab", [1.5], [-1], [True], 5])
+def test_what_are_no_tokens(lm, tokens):
+    with pytest.raises(ValueError, match="tokens"):
+        lm.decode(tokens)
+
+
+@pytest.mark.parametrize("options", [
+    {"path_or_id": None}, {"path_or_id": 5}, {"path_or_id": ""}, {"path_or_id": b"a"},
+    {"revision": 5}, {"revision": ""}, {"chat_template": 5}, {"chat_template": ""}, {"int8": "no"},
+    {"int8": None}, {"adapter": 5}, {"adapter": ""},
+])  # fmt: skip
+def test_load_lm_names_an_argument_of_another_kind(options):
+    path = {"path_or_id": ROOT / "checkpoints" / "arithmetic"}
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+        gradejax.load_lm(**path | options)
+
+
+@pytest.mark.parametrize("ids, mask, words", [
+    (np.zeros((0, 3), int), None, r"at least one row of at least one; got int64 \(0, 3\)"),
+    (np.zeros((2, 0), int), None, r"at least one row of at least one; got int64 \(2, 0\)"),
+    ([[1, 2], [3]], None, "input_ids .* got rows of unequal lengths"),
+    ([[1.0]], None, "of integers.* got float64"),
+    ([[True]], None, "of integers.* got bool"),
+    (None, None, "of integers.* got object"),
+    ("ab", None, "of integers"),
+    ([[1, 2], [1, 2]], [[1, 1], [0, 0]], "row 1 of the attention_mask has no real token"),
+    ([[1, 2]], [[2, -1]], r"1 \(real\) and 0 \(padding\), got int64 with \[-1, 2\]"),
+    ([[1, 2]], [[0.5, np.nan]], r"1 \(real\) and 0 \(padding\)"),
+    ([[1, 2]], [["a", "b"]], r"1 \(real\) and 0 \(padding\)"),
+    ([[1, 2]], [[1, 2], [3]], "attention_mask .* got rows of unequal lengths"),
+])  # fmt: skip
+def test_what_logits_refuse(lm, ids, mask, words):
+    with pytest.raises(ValueError, match=words):
+        lm.logits(ids, mask)
+
+
+def test_masks_of_any_kind_of_0_and_1_are_one(lm):
+    rows = [lm.logits([[0, 4, 5]], np.asarray([[0, 1, 1]], kind)) for kind in (bool, "i4", "f4")]
+    for got in rows:
+        np.testing.assert_array_equal(got[0, 1:], rows[0][0, 1:])
+    np.testing.assert_allclose(rows[0][0, 1:], lm.logits([[4, 5]])[0], atol=1e-5)
+
+
+def test_a_score_is_the_sampler_s_across_the_original_context(tmp_path):
+    """T17: with dynamic scaling whole rows turn their keys by the final length, replies as they
+    grow."""
+    folder = shutil.copytree(ROOT / "checkpoints" / "arithmetic", tmp_path / "dynamic")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"max_position_embeddings": 16,
+               "rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}  # fmt: skip
+    config.pop("rope_parameters", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    lm, prompts, tail = gradejax.load_lm(folder), [CHAT, TEXTS[0]], "30 + 12 = 42, and 7 more is 49"
+    for prompt, got in zip(prompts, lm.score(prompts, [tail, tail], batch_size=3), strict=True):
+        row = jnp.asarray([[*lm.encode(prompt), *got.tokens]])
+        mask = jnp.ones(row.shape, bool)
+        lengths = lengths_as_drawn(jnp.asarray([len(lm.encode(prompt))]), mask)
+        drawn, whole = (np.asarray(score(lm.model, lm.params, row, mask, lengths=n))[0]
+                        for n in (lengths, None))  # fmt: skip
+        np.testing.assert_allclose(got.logprobs, drawn[-len(got.tokens) :], atol=2e-5)
+        assert np.abs(drawn - whole).max() > 0.01
 
 
 def test_a_single_message_is_no_list_of_texts(lm):

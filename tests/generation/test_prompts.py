@@ -59,7 +59,7 @@ def test_sample_seeds():
         ([[4], []], 1, 0, "prompt 1 is empty"),
         ([[4, 113]], 1, 0, "ids 4 to 113; the model knows 0 to 112"),
         ([[-1, 4]], 1, 0, "ids -1 to 4"),
-        ([[4]], 0, 0, "max_new_tokens must be at least 1, got 0"),
+        ([[4]], 0, 0, "max_new_tokens must be a whole number of at least 1, got 0"),
         ([[5] * 239, [5] * 240], 17, 0, r"prompt 1 has 240 tokens; with 17 new .* context of 256"),
         ([[5] * 230], 17, 10, "230 tokens, a soft prefix of 10; with 17 new"),
     ],

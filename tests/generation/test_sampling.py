@@ -157,14 +157,60 @@ def test_half_precision_logits_are_raised_first():
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"temperature": -0.1}, "temperature must be >= 0"),
-        ({"temperature": float("nan")}, "temperature must be >= 0"),
-        ({"top_k": -1}, "top_k must be >= 0"),
-        ({"top_p": 0.0}, r"top_p must be in \(0, 1\]"),
-        ({"top_p": 1.1}, r"top_p must be in \(0, 1\]"),
+        *(({"temperature": t}, "temperature must be a number >= 0 .*, got ")
+          for t in (-0.1, np.nan, np.inf, None, "1", True, False, [1.0], 10**400)),
+        # float32 would divide by 0, or make infinite numbers of the logits
+        *(({"temperature": t}, "others from 1e-30 to") for t in (1e-45, 1e-38, 1e39)),
+        *(({"top_k": k}, "top_k .* must be a whole number of at least 0, got ")
+          for k in (-1, 1.5, None, True, "3", np.asarray([3]))),
+        *(({"top_p": p}, r"top_p must be a number in \(0, 1\], got ")
+          for p in (0.0, -0.5, 1.1, np.nan, None, "1", True)),
     ],
 )
 def test_sampling_out_of_range(options, words):
     with pytest.raises(ValueError, match=words):
         Sampling(**options)
     assert GREEDY.temperature == 0.0
+
+
+def test_numbers_of_numpy_become_python_s():
+    """They are part of what a program is compiled for and of what a store's keys are made of."""
+    got = Sampling(np.float32(0.5), np.int64(3), np.asarray(0.5))
+    assert got == Sampling(0.5, 3, 0.5)
+    assert {type(x) for x in (got.temperature, got.top_p)} == {float} and type(got.top_k) is int
+
+
+@pytest.mark.parametrize("size", [6, 5000])
+def test_both_zeros_are_one_tie(size):
+    """Ids 1 to 4 have logit 0 and share e^0 alike; half of them is 1 and 2, the lowest ids.
+
+    By their bits, and in XLA's top-k, +0 stands above -0: the small vocabulary kept 2 and 4, the
+    large one all up to 4.
+    """
+    logits = np.full(size, -40.0, np.float32)
+    logits[1:5] = [-0.0, 0.0, -0.0, 0.0]
+    for zeros in (logits, np.where(logits == 0, np.float32(0), logits)):
+        out = cut(jnp.asarray(zeros), top_p=0.5)
+        assert np.flatnonzero(np.isfinite(out)).tolist() == [1, 2]
+        # ties at the k-th place are all kept
+        out = cut(jnp.asarray(zeros), top_k=2)
+        assert np.flatnonzero(np.isfinite(out)).tolist() == [1, 2, 3, 4]
+
+
+def test_a_tiny_top_p_keeps_the_best_token():
+    """1e-50 is 0 in float32, and a set of no mass empty: every log-probability was NaN, or, of a
+    large vocabulary, 64 tokens were kept."""
+    for size in (4, 5000):
+        logits = jnp.arange(size, dtype=jnp.float32)
+        assert np.flatnonzero(np.isfinite(cut(logits, top_p=1e-50))).tolist() == [size - 1]
+
+
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"top_k": 4}, {"top_k": 4, "top_p": 0.6}])
+def test_cutting_after_the_vocabulary(options):
+    """Ids 3 and 4 have no text; k = 4 of the three that are left, and the mass is theirs alone."""
+    logits = np.tile([0.0, -np.inf, 1.0, 9.0, 9.0], (300, 1))
+    tokens, logprobs = draw(logits, np.arange(300), vocab=3, **options)
+    p = np.exp([0, 1]) / np.exp([0, 1]).sum()  # .27, .73
+    right = {0: np.log(p[0]), 2: np.log(p[1])} if options.get("top_p") != 0.6 else {2: 0.0}
+    assert {*np.asarray(tokens).tolist()} == {*right}
+    np.testing.assert_allclose(logprobs, [right[int(t)] for t in tokens], atol=1e-6)

@@ -99,6 +99,6 @@ def test_memory_is_of_a_chunk():
 
 def test_scoring_needs_a_temperature():
     ckpt = checkpoint("llama")
-    with pytest.raises(ValueError, match="temperature must be > 0"):
+    with pytest.raises(ValueError, match="temperature must be a number > 0"):
         score(ckpt.model, ckpt.params, jnp.ones((1, 3), jnp.int32), jnp.ones((1, 3), bool),
               temperature=0.0)  # fmt: skip

@@ -271,5 +271,5 @@ def test_bad_shapes():
         run(prompts[:2], prompt_mask[:2], completions, mask)
     with pytest.raises(ValueError, match=r"one soft prefix a prompt \(3\), got 2"):
         run(prompts, prompt_mask, completions, mask, soft=jnp.zeros((2, 4, 32)))
-    with pytest.raises(ValueError, match="temperature must be > 0"):
+    with pytest.raises(ValueError, match="temperature must be a number > 0"):
         run(prompts, prompt_mask, completions, mask, temperature=0.0)

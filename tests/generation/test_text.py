@@ -147,6 +147,60 @@ def test_a_template_that_refuses_a_role_says_so_in_its_own_words(tmp_path):
     assert Chat(load_tokenizer(tmp_path), template=only).render(system) == "Sum:"
 
 
+@pytest.mark.parametrize("role, kept", [("user", True), ("system", False), ("tool", False)])
+def test_a_template_that_leaves_a_message_out_is_no_silence(tmp_path, role, kept):
+    """Some know users and assistants only; the system prompt would never have been read."""
+    template = (
+        "{% for m in messages %}{% if m.role in ('user', 'assistant') %}{{ m.content | trim }} "
+        "{% endif %}{% endfor %}Sum:"
+    )
+    chat = Chat(load_tokenizer(write_tokenizer(tmp_path)), name="Ada", template=template)
+    messages = [{"role": role, "content": " plus é\n"}, *MESSAGES]
+    if kept:
+        assert chat.render(messages) == "plus é What is 7 + 12? Sum:"
+    else:
+        with pytest.raises(ValueError, match=f"of Ada leaves out the message of the role '{role}'"):
+            chat.render(messages)
+
+
+def test_templates_may_leave_out_what_a_reply_thought(tmp_path):
+    template = "{% for m in messages %}{{ m.content.split('</think>')[-1] }} {% endfor %}"
+    chat = Chat(load_tokenizer(write_tokenizer(tmp_path)), template=template)
+    reply = {"role": "assistant", "content": "<think>is</think>12?"}
+    assert chat.render([*MESSAGES, reply, *MESSAGES]) == "What is 7 + 12? 12? What is 7 + 12? "
+
+
+def test_templates_may_write_a_message_otherwise(tmp_path):
+    """gpt-oss gives what a tool said as JSON."""
+    template = "{% for m in messages %}{{ m.content | tojson }}{% endfor %}"
+    chat = Chat(load_tokenizer(write_tokenizer(tmp_path)), template=template)
+    assert chat.render([{"role": "tool", "content": 'a "b"\n'}]) == r'"a \"b\"\n"'
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, "plain"])
+@pytest.mark.parametrize("messages, words", [
+    (None, "expected a list of messages, got None"), ([], "expected a list of messages"),
+    ("What", "expected a list of messages, got 'What'"), (["What"], "expected a list of messages"),
+    ([{"role": "user"}], "content of message 0 must be a text, got None"),
+    ([*MESSAGES, {"role": "user", "content": None}], "content of message 1 must be a text"),
+    ([{"role": "user", "content": [{"type": "text", "text": "What"}]}], "content of message 0"),
+    ([{"role": None, "content": "What"}], "role of message 0 must be a text, got None"),
+    ([{"role": "user", "content": "\udcff"}], r"message 0 holds the lone surrogate U\+DCFF"),
+])  # fmt: skip
+def test_what_is_no_chat(tmp_path, template, messages, words):
+    """Content that is None or a list would stand in the prompt as Python writes it."""
+    chat = Chat(load_tokenizer(write_tokenizer(tmp_path)), template=template)
+    with pytest.raises(ValueError, match=words):
+        chat.encode(messages)
+
+
+def test_whatever_a_template_raises_is_said_in_words(tmp_path):
+    template = "{{ messages[0].content }}{{ 1 // (2 - messages | length) }}"
+    chat = Chat(load_tokenizer(write_tokenizer(tmp_path)), name="Ada", template=template)
+    with pytest.raises(ValueError, match="of Ada does not take .* roles user, user: .*zero"):
+        chat.render(MESSAGES * 2)
+
+
 def test_no_tokenizer(tmp_path):
     shutil.copy(ROOT / "qwen2" / "config.json", tmp_path)
     assert load_tokenizer(tmp_path) is None
