@@ -10,7 +10,7 @@ from typing import Any
 
 # Raise by one whenever a change to the engine can change a reply or a feature for equal inputs:
 # all records made before then stop matching.
-ENGINE_VERSION = 2
+ENGINE_VERSION = 3
 
 
 def canonical_json(value: Any) -> str:

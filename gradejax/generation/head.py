@@ -1,6 +1,6 @@
-"""The head: logits of a step's rows, and log p of given tokens without ever holding [N, V].
+"""The head: log p of given tokens without ever holding [N, V].
 
-For the latter the head runs over chunks of tokens. Each token's log-probability depends on its own
+The head runs over chunks of tokens. Each token's log-probability depends on its own
 hidden state alone, so the derivative of a chunk is one [chunk, E] array whatever comes after: it is
 taken together with the value, while the chunk's logits are there, and the backward pass is one
 elementwise product. Nothing of size V is kept and no logit is computed twice. Where the head itself
@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from gradejax.models.decoder import Decoder
 
 CHUNK_ELEMENTS = 2**23  # of a chunk's logits: 32 MiB in float32
-TABLE_FIRST = range(8, 65)  # rows for which the embedding goes first into a CPU's product
 
 
 def chunk_for(vocab_size: int) -> int:
@@ -60,32 +59,6 @@ def token_logprobs(model: Decoder, params, hidden, tokens, *, temperature: float
     out = _chunked(model, float(temperature), vocab, head,
                    states.reshape(-1, chunk, hidden.shape[-1]), ids.reshape(-1, chunk))  # fmt: skip
     return out.reshape(-1)[:count].reshape(tokens.shape)
-
-
-def over_rows(model: Decoder, params, hidden, use):
-    """use(logits, first) of a few rows, [B, E]: logits [B, V], or [V, B] with ``first``.
-
-    A tied head is the embedding [V, E], whose rows a CPU's library has to turn round when they are
-    the product's second factor: with 16 rows that took 1.5 to 2.5 times as long as with the
-    embedding first. XLA would put the product back, so a barrier stands between; and it lies the
-    other way round, so what reads it says how.
-    """
-    table = params["params"].get("embedding", {}).get("embedding")
-
-    def plain(table, hidden):
-        return use(model.apply(params, hidden, method="logits"), False)
-
-    ordinary = isinstance(table, jax.Array) and jnp.issubdtype(table.dtype, jnp.floating)
-    if (not model.config.tied or model.config.final_softcap is not None or not ordinary
-            or hidden.shape[0] not in TABLE_FIRST):  # fmt: skip
-        return plain(table, hidden)
-
-    def first(table, hidden):
-        out = jax.lax.dot_general(table.astype(model.dtype), hidden.astype(model.dtype),
-                                  (((1,), (1,)), ((), ())))  # fmt: skip
-        return use(jax.lax.optimization_barrier(out), True)
-
-    return jax.lax.platform_dependent(table, hidden, cpu=first, default=plain)
 
 
 def _of_chunk(model, temperature, vocab, head, states, ids):

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from gradejax.generation.greedy import most_probable
-from gradejax.generation.head import over_rows
 from gradejax.generation.sampling import sample
 from gradejax.models.cache import KVCache, Part, as_parts, empty_cache, tokens_before
 from gradejax.models.decoder import Decoder
 from gradejax.models.lora import Lora
+from gradejax.models.quantize import weight_first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,15 +158,14 @@ def _cut_to(part: Part, slots: int) -> Part:
 def _draw(model: Decoder, params, hidden, samples: int, rules: Rules, seeds, place, temperatures):
     """Tokens of B = P·samples rows and their log-probabilities, from states [P, E]."""
 
-    def use(logits, first):
-        if rules.greedy:  # no noise, nothing sorted, and no copy of a prompt's logits for its rows
-            drawn = most_probable(logits, first=first, vocab=rules.vocab)
-            return tuple(jnp.repeat(x, samples, axis=0) for x in drawn)
-        logits = jnp.repeat(logits.T if first else logits, samples, axis=0)
-        return sample(logits, seeds, place, temperatures, top_k=rules.top_k, top_p=rules.top_p,
-                      vocab=rules.vocab)  # fmt: skip
-
-    return over_rows(model, params, hidden, use)
+    logits = model.apply(params, hidden, method="logits")
+    if rules.greedy:  # no noise, nothing sorted, and no copy of a prompt's logits for its rows
+        first = weight_first(len(hidden))  # then the product lies so, and its turning is undone
+        drawn = most_probable(logits.T if first else logits, first=first, vocab=rules.vocab)
+        return tuple(jnp.repeat(x, samples, axis=0) for x in drawn)
+    logits = jnp.repeat(logits, samples, axis=0)
+    return sample(logits, seeds, place, temperatures, top_k=rules.top_k, top_p=rules.top_p,
+                  vocab=rules.vocab)  # fmt: skip
 
 
 def _ends(rules: Rules, token):

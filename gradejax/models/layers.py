@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gradejax.models.config import DecoderConfig
-from gradejax.models.quantize import attend, lookup, product
+from gradejax.models.quantize import lookup, product
 
 
 def activation_fn(name: str):
@@ -46,7 +46,7 @@ def make_norm(config: DecoderConfig, name: str | None = None) -> nn.Module:
 
 
 class Linear(nn.Module):
-    """x · kernel + bias, over the last ``axes`` axes of x; kernel [*in, *out]."""
+    """x · kernel + bias, over the last ``axes`` axes of x; kernel [*out, *in], as files have it."""
 
     out: tuple[int, ...]
     bias: bool = False
@@ -59,12 +59,12 @@ class Linear(nn.Module):
 
         def start(key, shape):
             flat = (math.prod(inputs), math.prod(self.out))
-            return nn.initializers.lecun_normal()(key, flat).reshape(shape)
+            return nn.initializers.lecun_normal()(key, flat).T.reshape(shape)
 
-        kernel = self.param("kernel", start, (*inputs, *self.out))
+        kernel = self.param("kernel", start, (*self.out, *inputs))
         bias = self.param("bias", nn.initializers.zeros, self.out) if self.bias else None
         if at is not None:
-            kernel = kernel[(slice(None),) * (self.axes + 1) + (at,)]
+            kernel = kernel[:, at]
             bias = None if bias is None else bias[:, at]
         y = product(x, kernel, self.axes)
         if bias is not None:
@@ -88,4 +88,4 @@ class Embedding(nn.Module):
         return lookup(self.embedding, ids, self.dtype)
 
     def attend(self, x):
-        return attend(x, self.embedding)
+        return product(x, self.embedding)

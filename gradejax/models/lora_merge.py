@@ -57,23 +57,23 @@ def _add(block, target: str, delta, layer: str) -> None:
     if not isinstance(kernel, jax.Array | np.ndarray):
         raise ValueError(f"{layer}/{target}: the base is in 8 bits; merge before quantising")
     if name == "qkv":
-        shared = kernel.shape[2] - 2 if target == "q" else 1
-        size = (kernel.shape[0], kernel.shape[1] * shared * kernel.shape[3])
+        shared = kernel.shape[1] - 2 if target == "q" else 1
+        size = (kernel.shape[3], kernel.shape[0] * shared * kernel.shape[2])
     elif name == "gate_up":
-        size = kernel.shape[::2]
+        size = kernel.shape[:0:-1]
     else:
-        size = (math.prod(kernel.shape[:-1]), kernel.shape[-1])
+        size = (math.prod(kernel.shape[1:]), kernel.shape[0])
     if delta.shape != size:
         raise ValueError(f"{layer}/{target}: the adapter is {delta.shape[0]}→{delta.shape[1]}, the "
                          f"tree's matrix {size[0]}→{size[1]}")  # fmt: skip
     wide = kernel.astype(jnp.float32)
     if name == "qkv":
-        groups, places, head = kernel.shape[1:]
+        groups, places, head, width = kernel.shape
         at = {"q": slice(0, places - 2), "k": slice(places - 2, places - 1),
               "v": slice(places - 1, places)}[target]  # fmt: skip
-        new = wide.at[:, :, at].add(delta.reshape(kernel.shape[0], groups, -1, head))
+        new = wide.at[:, at].add(delta.T.reshape(groups, -1, head, width))
     elif name == "gate_up":
-        new = wide.at[:, int(target == "up")].add(delta)
+        new = wide.at[int(target == "up")].add(delta.T)
     else:
-        new = wide + delta.reshape(kernel.shape)
+        new = wide + delta.T.reshape(kernel.shape)
     block[part][name] = {**block[part][name], "kernel": new.astype(kernel.dtype)}

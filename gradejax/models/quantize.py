@@ -10,6 +10,7 @@ serves the lookup and, of a tied one, the head. Norms, biases, sinks, routers an
 stay as they are: they are small, and routers decide.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,13 +22,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 LIMIT = 127  # symmetric: -128 is not used
 GROUP = 32  # SmolLM2-135M: logits 1.9% off, 2.5% with whole channels; .031 of bfloat16's bytes
 
-# Last two names of a parameter's path → (axes it has, its input axes). Matrices of experts have one
-# more axis, the experts, in front.
+# Last two names of a parameter's path, and the axes it has → its input axes. An axis more is of
+# experts, [X, in, *out] (see ``mixture``).
 _INPUTS = {
-    "qkv/kernel": (4, (0,)), "o/kernel": (4, (0, 1, 2)), "gate_up/kernel": (3, (0,)),
-    "up/kernel": (2, (0,)), "down/kernel": (2, (0,)), "head/kernel": (2, (0,)),
-    "embedding/embedding": (2, (1,)),
+    ("qkv/kernel", 4): (3,), ("o/kernel", 4): (1, 2, 3), ("gate_up/kernel", 3): (2,),
+    ("up/kernel", 2): (1,), ("down/kernel", 2): (1,), ("head/kernel", 2): (1,),
+    ("embedding/embedding", 2): (1,), ("gate_up/kernel", 4): (1,), ("down/kernel", 3): (1,),
 }  # fmt: skip
+FEW = range(2, 129)  # rows whose products a CPU takes with the weight first
 
 
 @flax.struct.dataclass
@@ -108,8 +110,7 @@ def quantize(params: Mapping[str, Any], group: int | None = GROUP) -> dict[str, 
         raise ValueError("these parameters are in 8 bits already")
     round_one, out = jax.jit(rounded, static_argnums=(1, 2)), {}
     for path, weight in flat.items():
-        axes, inputs = _INPUTS.get("/".join(path.split("/")[-2:]), (0, ()))
-        inputs = tuple(i + weight.ndim - axes for i in inputs)
+        inputs = _INPUTS.get(("/".join(path.split("/")[-2:]), weight.ndim), ())
         out[path] = round_one(weight, inputs, group) if inputs else weight
     if not any(isinstance(x, Int8) for x in out.values()):
         raise ValueError(f"no matrix of a decoder among the parameters: {sorted(flat)[:6]}")
@@ -117,7 +118,7 @@ def quantize(params: Mapping[str, Any], group: int | None = GROUP) -> dict[str, 
 
 
 def _beside(kernel: Int8, x: jax.Array) -> jax.Array:
-    """The values [*in, *out] int8, to be widened beside their product with x and not before.
+    """The values [*out, *in] int8, to be widened beside their product with x and not before.
 
     Widened by themselves they would be the same in every step of a decoding loop and ready at its
     start, so XLA widens all matrices at once, before the loop or at its head, and keeps them
@@ -140,10 +141,32 @@ def _multiply(kernel: jax.Array | Int8, x, inputs: tuple[int, ...], how) -> jax.
     return out * scale.reshape((1,) * (out.ndim - scale.ndim) + scale.shape).astype(x.dtype)
 
 
+def weight_first(rows: int) -> bool:
+    """Whether ``product`` takes so many rows with the weight first."""
+    return rows in FEW and jax.default_backend() == "cpu"
+
+
 def product(x: jax.Array, kernel: jax.Array | Int8, axes: int = 1) -> jax.Array:
-    """x [..., *in] · kernel [*in, *out] over the last ``axes`` axes of x, in x's dtype."""
-    numbers = ((range(x.ndim - axes, x.ndim), range(axes)), ((), ()))
-    return _multiply(kernel, x, tuple(range(axes)), lambda w: jax.lax.dot_general(x, w, numbers))
+    """x [..., *in] · kernel [*out, *in] over the last ``axes`` axes of both, in x's dtype.
+
+    A CPU's library reads a weight [out, in] along its rows when it is the product's first factor,
+    and has to turn each of its blocks round when it is the second: of a decoding step's products
+    that was a fifth, at 16 rows as at 64. From a few hundred rows on it no longer matters. XLA
+    would put the factors back, so barriers stand around them.
+    """
+    left, rows = x.ndim - axes, math.prod(x.shape[: x.ndim - axes])
+
+    def how(w):
+        at = tuple(range(w.ndim - axes, w.ndim))
+        if not weight_first(rows):
+            return jax.lax.dot_general(x, w, ((tuple(range(left, x.ndim)), at), ((), ())))
+        out, keep = w.shape[: w.ndim - axes], jax.lax.optimization_barrier
+        turned = keep(x.reshape(rows, -1).T)
+        flat = w.reshape(-1, turned.shape[0])
+        y = keep(jax.lax.dot_general(flat, turned, (((1,), (0,)), ((), ()))))
+        return y.T.reshape(*x.shape[:left], *out)
+
+    return _multiply(kernel, x, tuple(range(kernel.ndim - axes, kernel.ndim)), how)
 
 
 def ragged_product(x, kernel: jax.Array | Int8, counts, owner) -> jax.Array:
@@ -175,12 +198,6 @@ def lookup(table: jax.Array | Int8, ids: jax.Array, dtype) -> jax.Array:
     """Rows of an embedding [V, E] at ``ids`` [...], [..., E] of ``dtype``."""
     rows = jax.tree.map(lambda x: jnp.take(x, ids, axis=0), table)
     return rows.widened(dtype) if isinstance(rows, Int8) else rows.astype(dtype)
-
-
-def attend(x: jax.Array, table: jax.Array | Int8) -> jax.Array:
-    """x [..., E] · table.T [E, V], the head of a tied embedding."""
-    numbers = (((x.ndim - 1,), (1,)), ((), ()))
-    return _multiply(table, x, (1,), lambda w: jax.lax.dot_general(x, w, numbers))
 
 
 def tree_bytes(tree: Any) -> int:

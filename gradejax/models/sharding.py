@@ -20,21 +20,21 @@ AXIS = "model"  # the mesh axis that a decoder is split over
 # Logical axes that are split; in a tensor that has several, the first that divides.
 SPLIT = ("expert", "kv", "mlp", "vocab")
 
-# Parameter paths (in full) → names of their axes, to which a mixture's have "expert" in front. What
-# no pattern fits is on every device.
+# Parameter paths (in full) → names of their axes. A mixture's have "expert" in front, and kernels
+# among them their input axis after it. What no pattern fits is on every device.
 AXES = (
-    (r"layers_\d+/attn/qkv/kernel", ("width", "kv", "place", "head")),
+    (r"layers_\d+/attn/qkv/kernel", ("kv", "place", "head", "width")),
     (r"layers_\d+/attn/qkv/bias", ("kv", "place", "head")),
-    (r"layers_\d+/attn/o/kernel", ("kv", "query", "head", "width")),
+    (r"layers_\d+/attn/o/kernel", ("width", "kv", "query", "head")),
     (r"layers_\d+/attn/sinks", ("kv", "query")),
-    (r"layers_\d+/mlp/gate_up/kernel", ("width", "gate", "mlp")),
+    (r"layers_\d+/mlp/gate_up/kernel", ("gate", "mlp", "width")),
     (r"layers_\d+/mlp/gate_up/bias", ("gate", "mlp")),
-    (r"layers_\d+/mlp/up/kernel", ("width", "mlp")),
+    (r"layers_\d+/mlp/up/kernel", ("mlp", "width")),
     (r"layers_\d+/mlp/up/bias", ("mlp",)),
-    (r"layers_\d+/mlp/down/kernel", ("mlp", "width")),
+    (r"layers_\d+/mlp/down/kernel", ("width", "mlp")),
     (r"layers_\d+/mlp/down/bias", ("width",)),
     (r"embedding/embedding", ("vocab", "width")),
-    (r"head/kernel", ("width", "vocab")),
+    (r"head/kernel", ("vocab", "width")),
 )
 
 
@@ -58,6 +58,8 @@ def partition(path: str, shape: tuple[int, ...], parts: int) -> PartitionSpec:
     """
     names = axis_names(path)
     if "/mlp/" in path and len(shape) == len(names) + 1:
+        if path.endswith("kernel"):  # an expert's is [in, *out]
+            names = (names[-1], *names[:-1])
         names = ("expert", *names)
     if not any(n in SPLIT for n in names):
         return PartitionSpec()

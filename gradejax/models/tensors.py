@@ -25,6 +25,7 @@ from gradejax.models.weight_names import (
     weight_table,
 )
 
+TURNED = ("conv", "expert")
 Readers = Mapping[str, Callable[[], np.ndarray]]
 
 
@@ -36,7 +37,7 @@ def place(entry: Entry, array: np.ndarray, targets: Mapping[str, np.ndarray]) ->
         start += part.size
         target = targets[part.path]
         cut = array[:, stretch] if entry.kind == "conv" else array[stretch]
-        if entry.kind == "linear":
+        if entry.kind in TURNED:
             cut = cut.T
         elif entry.kind == "interleaved":
             cut = cut.reshape(*cut.shape[:-1], -1, 2).swapaxes(-1, -2)
@@ -51,7 +52,7 @@ def _is_whole(entry: Entry) -> bool:
 def _fill(entry: Entry, tensor: LazyTensor, targets: Mapping[str, np.ndarray], where: str) -> None:
     """``place`` by stretches, for the large ones: a tensor that is all of one of our arrays."""
     target = targets[entry.parts[0].path]
-    if entry.kind == "linear":
+    if entry.kind in TURNED:
         theirs = target.reshape(entry.shape[::-1]).T
     else:
         theirs = target.reshape(entry.shape)
@@ -69,8 +70,8 @@ def gather(entry: Entry, sources: Mapping[str, np.ndarray]) -> np.ndarray:
             cut = cut.swapaxes(-1, -2) if entry.kind == "interleaved" else cut
             cuts.append(cut.reshape(part.size, *entry.shape[1:]))
         else:
-            cut = cut.reshape(-1, part.size)
-            cuts.append(cut.T if entry.kind == "linear" else cut)
+            wide = (part.size, -1) if entry.kind == "conv" else (-1, part.size)
+            cuts.append(cut.reshape(wide).T)
     axis = 1 if entry.kind == "conv" else 0
     return np.ascontiguousarray(cuts[0] if len(cuts) == 1 else np.concatenate(cuts, axis=axis))
 

@@ -37,9 +37,9 @@ class Entry:
       name: Hugging Face name.
       shape: its shape there.
       parts: in order along the output axis; one unless fused.
-      kind: "linear", an (out, in) matrix to transpose (fault D02); "conv", an (in, out) matrix;
-        "plain", taken as it stands and cut along its first axis; "interleaved", gate and up turn by
-        turn along the last axis.
+      kind: "plain", taken as it stands and cut along its first axis, an (out, in) matrix among
+        them; "conv", an (in, out) matrix to transpose (fault D02); "expert", an (out, in) matrix
+        to transpose into an expert's; "interleaved", gate and up turn by turn along the last axis.
     """
 
     name: str
@@ -56,33 +56,32 @@ IGNORED_SUFFIXES = dict.fromkeys(FAMILIES, (".self_attn.rotary_emb.inv_freq",)) 
 PREFIX = dict.fromkeys(FAMILIES, "model.") | {"gpt2": "transformer."}
 
 
-def _matrix(name: str, inputs: int, parts: list[Part], bias: bool, kind="linear") -> list[Entry]:
+def _matrix(name: str, inputs: int, parts: list[Part], bias: bool, kind="plain") -> list[Entry]:
     """The weight and bias of one torch module whose kernel's parts are ``parts``."""
     total = sum(p.size for p in parts)
     kernels = tuple(dataclasses.replace(p, path=f"{p.path}/kernel") for p in parts)
-    shape = (total, inputs) if kind == "linear" else (inputs, total)
+    shape = (inputs, total) if kind == "conv" else (total, inputs)
     out = [Entry(f"{name}.weight", shape, kernels, kind)]
     if bias:
-        # Our biases lack the kernels' input axis.
-        biases = tuple(Part(f"{p.path}/bias", p.size, p.at[1:]) for p in parts)
+        biases = tuple(Part(f"{p.path}/bias", p.size, p.at) for p in parts)
         out.append(Entry(f"{name}.bias", (total,), biases))
     return out
 
 
 def qkv_parts(config: DecoderConfig, path: str) -> dict[str, Part]:
-    """Places of q, k and v in the fused kernel [E, K, R + 2, H]."""
+    """Places of q, k and v in the fused kernel [K, R + 2, H, E] and bias [K, R + 2, H]."""
     share = config.num_heads // config.num_kv_heads
     key = config.num_kv_heads * config.head_dim
     return {
-        "q": Part(path, share * key, (ALL, ALL, slice(0, share))),
-        "k": Part(path, key, (ALL, ALL, share)),
-        "v": Part(path, key, (ALL, ALL, share + 1)),
+        "q": Part(path, share * key, (ALL, slice(0, share))),
+        "k": Part(path, key, (ALL, share)),
+        "v": Part(path, key, (ALL, share + 1)),
     }
 
 
 def gated_parts(config: DecoderConfig, path: str) -> dict[str, Part]:
-    """Places of gate and up in the fused kernel [E, 2, F]."""
-    return {w: Part(path, config.mlp_width, (ALL, i)) for i, w in enumerate(("gate", "up"))}
+    """Places of gate and up in the fused kernel [2, F, E]."""
+    return {w: Part(path, config.mlp_width, (i,)) for i, w in enumerate(("gate", "up"))}
 
 
 def _norm(name: str, path: str, size: int, bias: bool = False) -> list[Entry]:
@@ -123,13 +122,12 @@ def _mixtral_experts(c: DecoderConfig, hf: str, ours: str) -> list[Entry]:
     """One matrix an expert in the file: w1 gate, w3 up, w2 down."""
     router = Part(f"{ours}/router", c.experts)
     table = _matrix(f"{hf}.gate", c.width, [router], False)
-    gated = gated_parts(c, f"{ours}/gate_up").values()
     for x in range(c.experts):
-        for word, part in zip(("w1", "w3"), gated, strict=True):
-            part = dataclasses.replace(part, at=(x, *part.at))
-            table += _matrix(f"{hf}.experts.{x}.{word}", c.width, [part], False)
+        for i, word in enumerate(("w1", "w3")):
+            part = Part(f"{ours}/gate_up", c.mlp_width, (x, ALL, i))
+            table += _matrix(f"{hf}.experts.{x}.{word}", c.width, [part], False, "expert")
         down = Part(f"{ours}/down", c.width, (x,))
-        table += _matrix(f"{hf}.experts.{x}.w2", c.mlp_width, [down], False)
+        table += _matrix(f"{hf}.experts.{x}.w2", c.mlp_width, [down], False, "expert")
     return table
 
 
@@ -208,4 +206,4 @@ def weight_table(config: DecoderConfig) -> list[Entry]:
 def head_entry(config: DecoderConfig) -> Entry:
     """The output head; in a tied checkpoint it may stand beside the embedding, if equal to it."""
     return Entry("lm_head.weight", (config.vocab_size, config.width),
-                 (Part("head/kernel", config.vocab_size),), "linear")  # fmt: skip
+                 (Part("head/kernel", config.vocab_size),))  # fmt: skip

@@ -165,7 +165,7 @@ def split_fused(params):
 
 
 def _split_qkv(leaves):
-    take = lambda part: {n: x[..., part, :] for n, x in leaves.items()}  # noqa: E731
+    take = lambda part: {n: x[:, part] for n, x in leaves.items()}  # noqa: E731
     return {"q": take(slice(None, -2)), "k": take(slice(-2, -1)), "v": take(slice(-1, None))}
 
 
@@ -181,7 +181,7 @@ def fuse_split(params):
 
 
 def _fuse_qkv(parts):
-    return {n: jnp.concatenate([parts[p][n] for p in "qkv"], axis=-2) for n in parts["q"]}
+    return {n: jnp.concatenate([parts[p][n] for p in "qkv"], axis=1) for n in parts["q"]}
 
 
 def over_split(rule: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -198,8 +198,8 @@ def over_split(rule: optax.GradientTransformation) -> optax.GradientTransformati
 def _muon_axes(params):
     """Which axes of each kernel are its input and output; None (Adam) for all other leaves.
 
-    Kernels of the split tree: q, k, v [E, K, R, H], o [K, R, H, E], gate_up [E, 2, F] (two matrices
-    side by side), others [in, out].
+    Kernels of the split tree: q, k, v [K, R, H, E], o [E, K, R, H], gate_up [2, F, E] (two matrices
+    one after the other), others [out, in].
     """
     axes = optax.contrib.MuonDimensionNumbers
 
@@ -207,8 +207,8 @@ def _muon_axes(params):
         names = [p.key for p in path]
         if names[-1] != "kernel" or "head" in names:
             return None
-        return {"o": axes((0, 1, 2), 3), "gate_up": axes(0, 2)}.get(
-            names[-2], axes(0, tuple(range(1, leaf.ndim)))
+        return {"o": axes((1, 2, 3), 0), "gate_up": axes(2, 1)}.get(
+            names[-2], axes(leaf.ndim - 1, tuple(range(leaf.ndim - 1)))
         )
 
     return jax.tree_util.tree_map_with_path(of, params)

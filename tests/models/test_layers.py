@@ -48,12 +48,12 @@ def test_rms_norm():
 
 def test_linear_over_several_axes_and_a_part_of_its_outputs():
     x = RNG.normal(size=(2, 3, 5, 7)).astype("f4")
-    params = {"kernel": RNG.normal(size=(5, 7, 2, 4, 3)).astype("f4"),
+    params = {"kernel": RNG.normal(size=(2, 4, 3, 5, 7)).astype("f4"),
               "bias": RNG.normal(size=(2, 4, 3)).astype("f4")}  # fmt: skip
     layer = Linear((2, 4, 3), bias=True, axes=2)
     out = layer.apply({"params": params}, x)
     np.testing.assert_allclose(
-        out, np.einsum("btkh,khxyz->btxyz", x, params["kernel"]) + params["bias"], atol=1e-4
+        out, np.einsum("btkh,xyzkh->btxyz", x, params["kernel"]) + params["bias"], atol=1e-4
     )
     part = layer.apply({"params": params}, x, slice(1, 3))
     np.testing.assert_allclose(part, out[:, :, :, 1:3], atol=1e-5)
@@ -76,14 +76,14 @@ def merged(params, lora, row):
             if target in "qkv":
                 kernel = block["attn"]["qkv"]["kernel"]
                 at = {"q": slice(0, 3), "k": 3, "v": 4}[target]
-                kernel[:, :, at] += delta.reshape(kernel[:, :, at].shape)
+                kernel[:, at] += delta.T.reshape(kernel[:, at].shape)
             elif target == "o":
                 kernel = block["attn"]["o"]["kernel"]
-                kernel += delta.reshape(kernel.shape)
+                kernel += delta.T.reshape(kernel.shape)
             elif target == "down":
-                block["mlp"]["down"]["kernel"] += delta
+                block["mlp"]["down"]["kernel"] += delta.T
             else:
-                block["mlp"]["gate_up"]["kernel"][:, ("gate", "up").index(target)] += delta
+                block["mlp"]["gate_up"]["kernel"][("gate", "up").index(target)] += delta.T
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), p)
 
 

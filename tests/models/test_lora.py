@@ -197,10 +197,10 @@ def fused_tree(config=CONFIG):
     return {"params": {
         "embedding": {"embedding": draw((config.vocab_size, width), 1)},
         **{f"layers_{i}": {
-            "attn": {"qkv": {"kernel": draw((width, groups, heads + 2, head), 10 + i)},
-                     "o": {"kernel": draw((groups, heads, head, width), 20 + i)}},
-            "mlp": {"gate_up": {"kernel": draw((width, 2, wide), 30 + i)},
-                    "down": {"kernel": draw((wide, width), 40 + i)}},
+            "attn": {"qkv": {"kernel": draw((groups, heads + 2, head, width), 10 + i)},
+                     "o": {"kernel": draw((width, groups, heads, head), 20 + i)}},
+            "mlp": {"gate_up": {"kernel": draw((2, wide, width), 30 + i)},
+                    "down": {"kernel": draw((width, wide), 40 + i)}},
         } for i in range(config.num_layers)},
     }}  # fmt: skip
 
@@ -216,9 +216,9 @@ def test_merge_adds_each_target_in_its_place():
     gap = jax.tree.map(lambda x, y: np.asarray(x - y), after["layers_2"], before["layers_2"])
     qkv, gated = gap["attn"]["qkv"]["kernel"], gap["mlp"]["gate_up"]["kernel"]
     ours = {
-        "q": qkv[:, :, :3].reshape(22, 60), "k": qkv[:, :, 3].reshape(22, 20),
-        "v": qkv[:, :, 4].reshape(22, 20), "o": gap["attn"]["o"]["kernel"].reshape(60, 22),
-        "gate": gated[:, 0], "up": gated[:, 1], "down": gap["mlp"]["down"]["kernel"],
+        "q": qkv[:, :3].reshape(60, 22).T, "k": qkv[:, 3].reshape(20, 22).T,
+        "v": qkv[:, 4].reshape(20, 22).T, "o": gap["attn"]["o"]["kernel"].reshape(22, 60).T,
+        "gate": gated[0].T, "up": gated[1].T, "down": gap["mlp"]["down"]["kernel"].T,
     }  # fmt: skip
     for target in TARGETS:
         e = lora.tree["layers_2"][target]

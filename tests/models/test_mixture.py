@@ -29,7 +29,7 @@ def one_token(params, x, *, k=3, limit=None, alpha=1.702):
     """Softmax over the k best scores alone, in float64."""
     p = jax.tree.map(lambda w: np.asarray(w, np.float64), params["params"])
     bias = lambda m: p[m].get("bias", 0)  # noqa: E731
-    scores = x @ p["router"]["kernel"] + bias("router")
+    scores = x @ p["router"]["kernel"].T + bias("router")
     best = np.argsort(-scores)[:k]
     shares = np.exp(scores[best]) / np.exp(scores[best]).sum()
     out = 0
@@ -70,7 +70,7 @@ def test_no_token_depends_on_its_neighbours():
 def test_gradients_reach_the_chosen_experts_alone():
     layer, params, x = random_layer(experts_per_token=1)
     grads = jax.grad(lambda p: jnp.sum(layer.apply(p, x) ** 2))(params)["params"]
-    scores = x.reshape(-1, 6) @ params["params"]["router"]["kernel"]
+    scores = x.reshape(-1, 6) @ params["params"]["router"]["kernel"].T
     chosen = set(np.argmax(scores, axis=1).tolist())
     sizes = np.abs(grads["gate_up"]["kernel"]).max(axis=(1, 2, 3))
     assert {i for i, s in enumerate(sizes) if s > 0} == chosen and len(chosen) < 7

@@ -18,12 +18,12 @@ from gradejax.models.lora import init_lora
 from gradejax.models.lora_merge import merge
 from gradejax.models.quantize import (
     Int8,
-    attend,
     lookup,
     product,
     quantize,
     rounded,
     tree_bytes,
+    weight_first,
 )
 
 EXPERTS = pathlib.Path(__file__).parents[2] / "checkpoints"
@@ -55,21 +55,45 @@ def test_groups_by_hand():
 def test_products_equal_those_of_the_widened_matrix(group):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(2, 3, 5, 14)), jnp.float32)
-    kernel = rounded(jnp.asarray(rng.normal(size=(5, 14, 11, 2)), jnp.float32), (0, 1), group)
-    assert kernel.scale.shape == ((1, 1, 11, 2) if group is None else (5, 2, 11, 2))
-    want = jnp.einsum("abij,ijkl->abkl", x, kernel.widened())
+    kernel = rounded(jnp.asarray(rng.normal(size=(11, 4, 5, 14)), jnp.float32), (2, 3), group)
+    assert kernel.scale.shape == ((11, 4, 1, 1) if group is None else (11, 4, 5, 2))
+    want = jnp.einsum("abij,klij->abkl", x, kernel.widened())
     np.testing.assert_allclose(product(x, kernel, 2), want, atol=1e-5, rtol=1e-5)
-    part = product(x, kernel[:, :, 3:5], 2)
-    np.testing.assert_allclose(part, want[:, :, 3:5], atol=1e-5, rtol=1e-5)
+    part = product(x, kernel[:, 1:3], 2)
+    np.testing.assert_allclose(part, want[..., 1:3], atol=1e-5, rtol=1e-5)
     table = rounded(jnp.asarray(rng.normal(size=(13, 14)), jnp.float32), (1,), group)
     ids = jnp.asarray([[4, 12, 0]])
     np.testing.assert_array_equal(lookup(table, ids, jnp.float32), table.widened()[ids])
     np.testing.assert_allclose(
-        attend(x, table), jnp.einsum("abie,ve->abiv", x, table.widened()), atol=1e-5, rtol=1e-5
+        product(x, table), jnp.einsum("abie,ve->abiv", x, table.widened()), atol=1e-5, rtol=1e-5
     )
-    for y in (product(x.astype(jnp.bfloat16), kernel, 2), attend(x.astype(jnp.bfloat16), table),
+    for y in (product(x.astype(jnp.bfloat16), kernel, 2), product(x.astype(jnp.bfloat16), table),
               lookup(table, ids, jnp.bfloat16)):  # fmt: skip
         assert y.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("rows", [(1,), (2,), (4, 8), (128,), (129,), (0,)])
+@pytest.mark.parametrize("out", [(7,), (3, 2)])
+def test_a_product_is_the_same_whichever_factor_goes_first(rows, out):
+    """Values and both gradients; 2 to 128 rows of a CPU take the weight first."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(*rows, 5, 3)), jnp.float32)
+    kernel = jnp.asarray(rng.normal(size=(*out, 5, 3)), jnp.float32)
+    want = np.tensordot(x, kernel, ((-2, -1), (-2, -1)))
+    run = jax.jit(lambda x, k: product(x, k, 2))
+    np.testing.assert_allclose(run(x, kernel), want, atol=1e-5)
+    weight = rng.normal(size=want.shape).astype(np.float32)
+    got = jax.jit(jax.grad(lambda x, k: jnp.sum(run(x, k) * weight), (0, 1)))(x, kernel)
+    left, right = len(rows), len(out)
+    np.testing.assert_allclose(
+        got[0], np.tensordot(weight, kernel, (range(left, left + right), range(right))), atol=1e-4
+    )
+    np.testing.assert_allclose(
+        got[1], np.tensordot(weight, x, (range(left), range(left))), atol=1e-4
+    )
+    many = int(np.prod(rows))
+    turned = f"f32[{np.prod(out)},{many}]" in run.lower(x, kernel).compile().as_text()
+    assert turned == (many in (2, 32, 128)) == weight_first(many)
 
 
 def test_what_is_rounded():

@@ -54,13 +54,13 @@ def test_same_logits_and_a_quarter_of_the_weights(tied, gated):
         split = shard(params, four())
     read = jax.jit(lambda p: model.apply(p, tokens, mask).logits)
     want = read(params)
-    np.testing.assert_allclose(read(split), want, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(read(split), want, atol=4e-6 * np.abs(want).max())
     assert np.abs(want).max() > 1
     whole, held = tree_bytes(params), device_bytes(split)
     assert len(held) == 4 and len(set(held.values())) == 1
     assert 0.25 * whole <= max(held.values()) < 0.28 * whole  # norms and o's bias are everywhere
     kernel = split["params"]["layers_1"]["attn"]["qkv"]["kernel"]
-    assert {s.data.shape for s in kernel.addressable_shards} == {(36, 1, 4, 6)}
+    assert {s.data.shape for s in kernel.addressable_shards} == {(1, 4, 6, 36)}
 
 
 def test_cached_decode_adapters_and_8_bits_follow():
@@ -114,7 +114,7 @@ def test_other_families(name, rounded):
         split = shard(weights, four())
     read = jax.jit(lambda p: model.apply(p, tokens, mask).logits)
     want = read(weights)
-    np.testing.assert_allclose(read(split), want, atol=2e-5, rtol=1e-5)
+    np.testing.assert_allclose(read(split), want, atol=4e-6 * np.abs(want).max())
     assert np.abs(want).max() > 5
     held, tree = device_bytes(split), params["params"]
     everywhere = tree_bytes(tree.get("positions", ()))
@@ -138,7 +138,7 @@ def test_what_does_not_divide_is_kept_whole_and_said():
     assert len(said) == 7  # qkv kernel and bias and o of two layers, and the embedding
     assert any(m.startswith("embedding/embedding (121, 36) is kept whole on each of 4 devices: "
                             "they do not divide its vocab of 121") for m in said)  # fmt: skip
-    assert any(m.startswith("layers_1/attn/o/kernel (3, 3, 6, 36)") and "kv of 3" in m
+    assert any(m.startswith("layers_1/attn/o/kernel (36, 3, 3, 6)") and "kv of 3" in m
                for m in said)  # fmt: skip
     read = jax.jit(lambda p: model.apply(p, tokens, mask).logits)
     np.testing.assert_allclose(read(split), read(params), atol=1e-5, rtol=1e-5)
@@ -163,8 +163,8 @@ def test_partition_of_odd_things():
     assert partition("layers_0/attn_norm/scale", (36,), 4) == PartitionSpec()
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a scale's axes of one are no matter for a warning
-        assert partition("layers_0/mlp/down/kernel", (1, 36), 4) == PartitionSpec()
-    with pytest.raises(ValueError, match="its axes should be mlp, width"):
+        assert partition("layers_0/mlp/down/kernel", (36, 1), 4) == PartitionSpec()
+    with pytest.raises(ValueError, match="its axes should be width, mlp"):
         partition("layers_0/mlp/down/kernel", (8, 52, 36, 1), 4)
     with pytest.raises(ValueError, match="needs an axis 'model', it has data"):
         shardings({"params": {}}, Mesh(np.asarray(jax.devices()[:2]), ("data",)))

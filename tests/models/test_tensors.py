@@ -27,50 +27,59 @@ def config(**entries):
     return DecoderConfig(**(base | entries))
 
 
-@pytest.mark.parametrize("kind, product", [("linear", [21.0, 43.0]), ("conv", [31.0, 42.0])])
-def test_linear_weights_are_transposed_and_conv_weights_are_not(kind, product):
+@pytest.mark.parametrize("kind, product", [("plain", [21.0, 43.0]), ("conv", [31.0, 42.0])])
+def test_kernels_are_out_in_and_conv_weights_are_turned(kind, product):
     """D02: one square torch weight; taken the other way each gives the other's numbers."""
     weight = np.array([[1.0, 2.0], [3.0, 4.0]])
     entry = Entry("w", (2, 2), (Part("w", 2),), kind)
     target = {"w": np.zeros((2, 2))}
     place(entry, weight, target)
-    np.testing.assert_array_equal(np.array([1.0, 10.0]) @ target["w"], product)
+    np.testing.assert_array_equal(target["w"] @ np.array([1.0, 10.0]), product)
+    np.testing.assert_array_equal(gather(entry, target), weight)
+
+
+def test_an_expert_s_kernel_is_in_out():
+    weight = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    entry = Entry("w", (3, 2), (Part("w", 3, (1,)),), "expert")
+    target = {"w": np.zeros((2, 2, 3))}
+    place(entry, weight, target)
+    np.testing.assert_array_equal(np.array([1.0, 10.0]) @ target["w"][1], [21.0, 43.0, 65.0])
     np.testing.assert_array_equal(gather(entry, target), weight)
 
 
 SMALL = config(width=3, num_heads=6, num_kv_heads=2, head_dim=5, rope=None)  # R = 3
 
 
-@pytest.mark.parametrize("kind", ["linear", "conv"])
+@pytest.mark.parametrize("kind", ["plain", "conv"])
 def test_fused_qkv_goes_to_its_groups(kind):
     """T19, T20: rows q | k | v of 30, 10 and 10; query head 3k + r stands in group k, place r."""
     parts = tuple(qkv_parts(SMALL, "qkv").values())
     weight = np.arange(150.0).reshape(50, 3)
-    entry = Entry("qkv", (50, 3), parts, "linear")
+    entry = Entry("qkv", (50, 3), parts, kind)
     if kind == "conv":
         weight, entry = weight.T, Entry("qkv", (3, 50), parts, "conv")
-    target = {"qkv": np.full((3, 2, 5, 5), -1.0)}
+    target = {"qkv": np.full((2, 5, 5, 3), -1.0)}
     place(entry, weight, target)
-    rows = weight if kind == "linear" else weight.T
+    rows = weight if kind == "plain" else weight.T
     for head in range(6):
         np.testing.assert_array_equal(
-            target["qkv"][:, head // 3, head % 3].T, rows[5 * head : 5 * head + 5]
+            target["qkv"][head // 3, head % 3], rows[5 * head : 5 * head + 5]
         )
     for head in range(2):
         at = 30 + 5 * head
-        np.testing.assert_array_equal(target["qkv"][:, head, 3].T, rows[at : at + 5])
-        np.testing.assert_array_equal(target["qkv"][:, head, 4].T, rows[at + 10 : at + 15])
+        np.testing.assert_array_equal(target["qkv"][head, 3], rows[at : at + 5])
+        np.testing.assert_array_equal(target["qkv"][head, 4], rows[at + 10 : at + 15])
     np.testing.assert_array_equal(gather(entry, target), weight)
 
 
 def test_gate_comes_before_up():
     """T19: gate is the first half of phi3's gate_up."""
     parts = tuple(gated_parts(config(mlp_width=4), "m").values())
-    entry, weight = Entry("m", (8, 3), parts, "linear"), np.arange(24.0).reshape(8, 3)
-    target = {"m": np.zeros((3, 2, 4))}
+    entry, weight = Entry("m", (8, 3), parts), np.arange(24.0).reshape(8, 3)
+    target = {"m": np.zeros((2, 4, 3))}
     place(entry, weight, target)
-    np.testing.assert_array_equal(target["m"][:, 0].T, weight[:4])
-    np.testing.assert_array_equal(target["m"][:, 1].T, weight[4:])
+    np.testing.assert_array_equal(target["m"][0], weight[:4])
+    np.testing.assert_array_equal(target["m"][1], weight[4:])
     np.testing.assert_array_equal(gather(entry, target), weight)
 
 
@@ -85,18 +94,18 @@ def test_grouped_shapes_and_biases():
         "o_proj.weight": (2048, 2048),
     }  # fmt: skip
     ours = parameter_shapes(config())
-    assert ours["layers_0/attn/qkv/kernel"] == (2048, 2, 8 + 2, 128)
+    assert ours["layers_0/attn/qkv/kernel"] == (2, 8 + 2, 128, 2048)
     assert ours["layers_0/attn/qkv/bias"] == (2, 8 + 2, 128)
-    assert ours["layers_0/attn/o/kernel"] == (2, 8, 128, 2048)
-    assert ours["layers_0/mlp/gate_up/kernel"] == (2048, 2, 17)
+    assert ours["layers_0/attn/o/kernel"] == (2048, 2, 8, 128)
+    assert ours["layers_0/mlp/gate_up/kernel"] == (2, 17, 2048)
     assert "layers_0/attn/o/bias" not in ours
 
 
 def test_bias_is_added():
     """D05: [2 + 2 + .3, -4 - .7]; without the bias [4, -4]."""
     weight, bias = np.array([[1.0, 0.5], [0.0, -1.0]]), np.array([0.3, -0.7])
-    params = {"kernel": np.zeros((2, 1, 2)), "bias": np.zeros((1, 2))}
-    place(Entry("q", (2, 2), (Part("kernel", 2),), "linear"), weight, params)
+    params = {"kernel": np.zeros((1, 2, 2)), "bias": np.zeros((1, 2))}
+    place(Entry("q", (2, 2), (Part("kernel", 2),)), weight, params)
     place(Entry("b", (2,), (Part("bias", 2),)), bias, params)
     out = Linear((1, 2), bias=True).apply({"params": params}, jnp.array([2.0, 4.0]))
     np.testing.assert_allclose(out[0], [4.3, -4.7], atol=1e-6)

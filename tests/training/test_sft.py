@@ -185,16 +185,15 @@ def test_unknown_optimizer():
 
 
 def as_matrices(params):
-    """The tree as it was before kernels were fused: every kernel two-dimensional, on its own."""
+    """Every kernel on its own and two-dimensional, [in, out]."""
     p = params["params"]["layers_0"]
-    width, heads, places, size = p["attn"]["qkv"]["kernel"].shape
-    flat = lambda x: x.reshape(width, -1)  # noqa: E731
     kernel = p["attn"]["qkv"]["kernel"]
+    flat = lambda x: x.reshape(-1, kernel.shape[-1]).T  # noqa: E731
     return {
-        "q": flat(kernel[:, :, :-2]), "k": flat(kernel[:, :, -2]), "v": flat(kernel[:, :, -1]),
-        "o": p["attn"]["o"]["kernel"].reshape(heads * (places - 2) * size, -1),
-        "gate": p["mlp"]["gate_up"]["kernel"][:, 0], "up": p["mlp"]["gate_up"]["kernel"][:, 1],
-        "down": p["mlp"]["down"]["kernel"],
+        "q": flat(kernel[:, :-2]), "k": flat(kernel[:, -2]), "v": flat(kernel[:, -1]),
+        "o": p["attn"]["o"]["kernel"].reshape(kernel.shape[-1], -1).T,
+        "gate": p["mlp"]["gate_up"]["kernel"][0].T, "up": p["mlp"]["gate_up"]["kernel"][1].T,
+        "down": p["mlp"]["down"]["kernel"].T,
     }  # fmt: skip
 
 
@@ -217,11 +216,11 @@ def test_muon_sees_each_matrix_of_a_fused_kernel():
                      as_matrices(updates), want)  # fmt: skip
         params, tree = optax.apply_updates(params, updates), optax.apply_updates(tree, want)
     fused = optax.contrib.muon(schedule, weight_decay=config.weight_decay, consistent_rms=0.2)
-    whole = {"qkv": before["params"]["layers_0"]["attn"]["qkv"]["kernel"].reshape(12, -1)}
-    pull = {"qkv": grads["params"]["layers_0"]["attn"]["qkv"]["kernel"].reshape(12, -1)}
+    whole = {"qkv": before["params"]["layers_0"]["attn"]["qkv"]["kernel"].reshape(-1, 12).T}
+    pull = {"qkv": grads["params"]["layers_0"]["attn"]["qkv"]["kernel"].reshape(-1, 12).T}
     fault, _ = fused.update(pull, fused.init(whole), whole)
     first, _ = ours.update(grads, ours.init(before), before)
-    got = first["params"]["layers_0"]["attn"]["qkv"]["kernel"].reshape(12, -1)
+    got = first["params"]["layers_0"]["attn"]["qkv"]["kernel"].reshape(-1, 12).T
     assert np.abs(got - fault["qkv"]).max() > 0.1 * np.abs(got).max()
 
 
