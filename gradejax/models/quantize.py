@@ -154,17 +154,19 @@ def product(x: jax.Array, kernel: jax.Array | Int8, axes: int = 1) -> jax.Array:
     that was a fifth, at 16 rows as at 64. From a few hundred rows on it no longer matters. XLA
     would put the factors back, so barriers stand around them.
     """
-    left, rows = x.ndim - axes, math.prod(x.shape[: x.ndim - axes])
+    left = x.shape[: x.ndim - axes]
+    rows = math.prod(left)
 
     def how(w):
-        at = tuple(range(w.ndim - axes, w.ndim))
-        if not weight_first(rows):
-            return jax.lax.dot_general(x, w, ((tuple(range(left, x.ndim)), at), ((), ())))
-        out, keep = w.shape[: w.ndim - axes], jax.lax.optimization_barrier
-        turned = keep(x.reshape(rows, -1).T)
-        flat = w.reshape(-1, turned.shape[0])
-        y = keep(jax.lax.dot_general(flat, turned, (((1,), (0,)), ((), ()))))
-        return y.T.reshape(*x.shape[:left], *out)
+        out, size = w.shape[: w.ndim - axes], math.prod(w.shape[w.ndim - axes :])
+        # Two axes each: what has more is not recognised as a plain product.
+        flat, w = x.reshape(rows, size), w.reshape(-1, size)
+        if weight_first(rows):
+            keep = jax.lax.optimization_barrier
+            y = keep(jax.lax.dot_general(w, keep(flat.T), (((1,), (0,)), ((), ())))).T
+        else:
+            y = jax.lax.dot_general(flat, w, (((1,), (1,)), ((), ())))
+        return y.reshape(*left, *out)
 
     return _multiply(kernel, x, tuple(range(kernel.ndim - axes, kernel.ndim)), how)
 
