@@ -32,7 +32,7 @@ from gradejax.generation.text import Chat, load_tokenizer
 from gradejax.models.config import ids_of
 from gradejax.models.decoder import Decoder
 from gradejax.models.hf_weights import Checkpoint, load_checkpoint
-from gradejax.models.lora import Lora
+from gradejax.models.lora import Lora, packed
 from gradejax.models.peft import load_peft
 from gradejax.models.quantize import quantize
 from gradejax.models.tensors import DTYPES
@@ -332,7 +332,7 @@ def load_lm(
     if kind is None:
         raise ValueError(f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
     checkpoint = load_checkpoint(path_or_id, dtype=kind, revision=revision, ignore=ignore)
-    lora = None if adapter is None else load_peft(adapter, checkpoint.config)
+    lora = None if adapter is None else packed(load_peft(adapter, checkpoint.config))
     model = checkpoint.model
     if int8:  # the float tree is dropped
         checkpoint = dataclasses.replace(checkpoint, params=quantize(checkpoint.params))

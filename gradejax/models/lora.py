@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradejax.models.config import DecoderConfig
+from gradejax.models.quantize import product
 
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 INITS = ("kaiming", "normal")
@@ -208,7 +209,7 @@ def lora_delta(x, entry, weights, scale):
 
     Args:
       x: [B, T, in], the product's input.
-      entry: {"a": [n, in, r], "b": [n, r, out]}, or packed [in, n·r] and [n·r, out] (``packed``).
+      entry: {"a": [n, in, r], "b": [n, r, out]}, or packed [n·r, in] and [out, n·r] (``packed``).
       weights: [B, n].
       scale: [n]; no gradient reaches it.
 
@@ -226,23 +227,30 @@ def lora_delta(x, entry, weights, scale):
     if a.ndim == 3:
         a, b = _flat(a, b)
     gain = weights.astype(jnp.float32) * jax.lax.stop_gradient(scale)[None, :]
-    gain = jnp.repeat(gain, a.shape[1] // count, axis=1)[:, None, :].astype(x.dtype)
-    return ((x @ a.astype(x.dtype)) * gain) @ b.astype(x.dtype)
+    gain = jnp.repeat(gain, a.shape[0] // count, axis=1)[:, None, :].astype(x.dtype)
+    return product(product(x, a) * gain, b)
 
 
 def _flat(a, b):
+    """[n, in, r] and [n, r, out] → [n·r, in] and [out, n·r], as ``product`` wants them."""
     count, wide, rank = a.shape
-    return a.swapaxes(0, 1).reshape(wide, count * rank), b.reshape(count * rank, b.shape[-1])
+    return (a.swapaxes(1, 2).reshape(count * rank, wide),
+            b.reshape(count * rank, b.shape[-1]).T)  # fmt: skip
 
 
 def packed(lora: Lora) -> Lora:
     """The same adapters with A_cat and B_cat laid out once, for loops that use them many times.
 
+    What is packed already stays as it is.
     ``lora_delta`` takes both forms; ``merge``, ``stack`` and the PEFT files want the unpacked one.
     """
+    def of(entry):
+        a, b = entry["a"], entry["b"]
+        a, b = _flat(a, b) if a.ndim == 3 else (a, b)
+        return {"a": a, "b": b}
+
     return lora.replace(tree={
-        layer: {t: dict(zip("ab", _flat(e["a"], e["b"]), strict=True)) for t, e in entries.items()}
-        for layer, entries in lora.tree.items()
+        layer: {t: of(e) for t, e in entries.items()} for layer, entries in lora.tree.items()
     })  # fmt: skip
 
 

@@ -37,9 +37,9 @@ def check_fits(lora: Lora, config: DecoderConfig) -> None:
                 )
             a, b = (tuple(entry[key].shape) for key in "ab")
             wide, out = sizes[target]
-            rank = a[-1] if len(a) == 3 else a[-1] // count
+            rank = a[-1] if len(a) == 3 else a[0] // count
             wanted = ((count, wide, rank), (count, rank, out)) if len(a) == 3 else (
-                (wide, count * rank), (count * rank, out))  # fmt: skip
+                (count * rank, wide), (out, count * rank))  # fmt: skip
             if (a, b) != wanted:
                 raise ValueError(
                     f"adapters of {layer}/{target} have A {a} and B {b}; this {config.family} "

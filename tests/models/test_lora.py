@@ -140,7 +140,9 @@ def test_packed_form_gives_the_same():
     lora = filled(init_lora(CONFIG, jax.random.key(1), (2, 5), targets=("down",), layers=[1]))
     x, weights = draw((2, 3, 29)), jnp.asarray([[1.0, 0.0], [0.4, 0.6]])
     flat = packed(lora)
-    assert flat.entry(1)["down"]["a"].shape == (29, 10)
+    assert flat.entry(1)["down"]["a"].shape == (10, 29)
+    again = packed(flat).entry(1)["down"]
+    assert again["a"] is flat.entry(1)["down"]["a"]
     one, other = (lora_delta(x, v.entry(1)["down"], weights, v.scale) for v in (lora, flat))
     np.testing.assert_array_equal(one, other)
 

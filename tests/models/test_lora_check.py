@@ -31,7 +31,7 @@ MISFITS = [
      r"layers_0/q have A .2, 36, 3. and B .2, 3, 60.; this qwen2 decoder asks for "
      r".2, 36, 3. and .2, 3, 36."),
     (lambda: packed(of("llama", targets=("q",))).for_rows([0]),
-     r"have A .36, 6. and B .6, 60.; .* asks for .36, 6. and .6, 36."),
+     r"have A .6, 36. and B .60, 6.; .* asks for .6, 36. and .36, 6."),
 ]  # fmt: skip
 
 
