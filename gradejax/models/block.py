@@ -9,13 +9,12 @@ from typing import Any
 
 import flax.linen as nn
 import flax.struct
-import jax.numpy as jnp
 
 from gradejax.models import cache as cache_lib
 from gradejax.models.attention import attend_masked
 from gradejax.models.config import DecoderConfig
 from gradejax.models.layers import Linear, activation_fn, make_norm
-from gradejax.models.lora import lora_delta
+from gradejax.models.lora import lora_deltas
 from gradejax.models.mixture import Mixture
 from gradejax.models.rotary import rotate
 
@@ -28,23 +27,21 @@ class Adapters:
     weights: Any
     scale: Any
 
-    def delta(self, target: str, x):
-        """[B, T, in] → [B, T, out], or None where nothing adapts the target."""
-        if target not in self.entries:
-            return None
-        return lora_delta(x, self.entries[target], self.weights, self.scale)
+    def add(self, x, **outputs):
+        """What products of x give, with what the adapters add to each: in the order given.
+
+        Args:
+          x: [B, T, in].
+          outputs: target → [B, T, *out].
+        """
+        named = {t: self.entries[t] for t in outputs if t in self.entries}
+        deltas = lora_deltas(x, named, self.weights, self.scale)
+        return [y + deltas[t].reshape(y.shape) if t in deltas else y for t, y in outputs.items()]
 
 
-def _fused_deltas(lora: Adapters | None, x, shapes: dict[str, tuple[int, ...]], axis: int):
-    """The targets' deltas side by side along ``axis``, or None when there are none."""
-    if lora is None or not any(t in lora.entries for t in shapes):
-        return None
-    pieces = []
-    for target, shape in shapes.items():
-        delta = lora.delta(target, x)
-        shape = (*x.shape[:2], *shape)
-        pieces.append(jnp.zeros(shape, x.dtype) if delta is None else delta.reshape(shape))
-    return jnp.concatenate(pieces, axis=axis)
+def adapted(lora: Adapters | None, x, **outputs):
+    """``Adapters.add``, where there are any."""
+    return list(outputs.values()) if lora is None else lora.add(x, **outputs)
 
 
 def pick(x, asked):
@@ -90,12 +87,12 @@ class Attention(nn.Module):
 
         if asked is None:
             y = fused(x)
-            delta = _fused_deltas(lora, x, {"q": (heads, share, size), "k": (heads, 1, size),
-                                            "v": (heads, 1, size)}, axis=3)  # fmt: skip
-            y = y if delta is None else y + delta
-            y = y if ragged is None else ragged.unpack(y)
-            q, k = turn(y[..., :share, :], y[..., share : share + 1, :], tables)
-            v = y[..., share + 1, :]
+            q, k, v = adapted(lora, x, q=y[..., :share, :], k=y[..., share : share + 1, :],
+                              v=y[..., share + 1 :, :])  # fmt: skip
+            if ragged is not None:
+                q, k, v = (ragged.unpack(z) for z in (q, k, v))
+            q, k = turn(q, k, tables)
+            v = v[..., 0, :]
         else:
             kv = fused(x, slice(share, None))
             q = fused(pick(x, asked), slice(None, share))
@@ -112,10 +109,7 @@ class Attention(nn.Module):
                             sinks=sinks)  # fmt: skip
         out = out if ragged is None else ragged.pack(out)
         y = Linear((c.width,), c.out_bias, axes=3, name="o")(out)
-        if lora is not None:
-            delta = lora.delta("o", out.reshape(*out.shape[:2], -1))
-            y = y if delta is None else y + delta
-        return y, own
+        return *adapted(lora, out.reshape(*out.shape[:2], -1), o=y), own
 
 
 class MLP(nn.Module):
@@ -130,16 +124,13 @@ class MLP(nn.Module):
         act = activation_fn(c.activation)
         if c.gated:
             y = Linear((2, c.mlp_width), c.mlp_bias, name="gate_up")(x)
-            delta = _fused_deltas(lora, x, {"gate": (1, c.mlp_width), "up": (1, c.mlp_width)}, 2)
-            y = y if delta is None else y + delta
-            hidden = act(y[:, :, 0]) * y[:, :, 1]
+            gate, up = adapted(lora, x, gate=y[:, :, 0], up=y[:, :, 1])
+            hidden = act(gate) * up
         else:
             y = Linear((c.mlp_width,), c.mlp_bias, name="up")(x)
-            delta = None if lora is None else lora.delta("up", x)
-            hidden = act(y if delta is None else y + delta)
+            hidden = act(*adapted(lora, x, up=y))
         y = Linear((c.width,), c.mlp_bias, name="down")(hidden)
-        delta = None if lora is None else lora.delta("down", hidden)
-        return y if delta is None else y + delta
+        return adapted(lora, hidden, down=y)[0]
 
 
 class Block(nn.Module):

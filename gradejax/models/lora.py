@@ -205,18 +205,26 @@ def scales(ranks, alphas, rank_stabilised: bool = False) -> jax.Array:
 
 
 def lora_delta(x, entry, weights, scale):
-    """What the adapters add to one product.
+    """What the adapters add to one product; see ``lora_deltas``."""
+    return lora_deltas(x, {"": entry}, weights, scale)[""]
+
+
+def lora_deltas(x, entries: Mapping[str, Any], weights, scale) -> dict[str, jax.Array]:
+    """What the adapters add to products of one input: one product with all their A together.
 
     Args:
-      x: [B, T, in], the product's input.
-      entry: {"a": [n, in, r], "b": [n, r, out]}, or packed [n·r, in] and [out, n·r] (``packed``).
+      x: [B, T, in], the products' input.
+      entries: target → {"a": [n, in, r], "b": [n, r, out]}, or packed [n·r, in] and [out, n·r]
+        (``packed``); ranks may differ.
       weights: [B, n].
       scale: [n]; no gradient reaches it.
 
     Returns:
-      [B, T, out] of x's dtype. The factors are cast to it; the gain is taken in float32 before.
+      target → [B, T, out] of x's dtype. The factors are cast to it; the gain is taken in float32
+      before.
     """
-    a, b = entry["a"], entry["b"]
+    if not entries:
+        return {}
     count = scale.shape[0]
     if weights is None:
         raise ValueError("this Lora does not say which rows use it; see Lora.for_rows or weights=")
@@ -224,11 +232,16 @@ def lora_delta(x, entry, weights, scale):
         raise ValueError(
             f"LoRA weights must be [rows, adapters] = {(x.shape[0], count)}, got {weights.shape}"
         )
-    if a.ndim == 3:
-        a, b = _flat(a, b)
+    pairs = {t: (e["a"], e["b"]) for t, e in entries.items()}
+    pairs = {t: _flat(*ab) if ab[0].ndim == 3 else ab for t, ab in pairs.items()}
     gain = weights.astype(jnp.float32) * jax.lax.stop_gradient(scale)[None, :]
-    gain = jnp.repeat(gain, a.shape[0] // count, axis=1)[:, None, :].astype(x.dtype)
-    return product(product(x, a) * gain, b)
+    low, start, out = product(x, jnp.concatenate([a for a, _ in pairs.values()])), 0, {}
+    for target, (a, b) in pairs.items():
+        end = start + len(a)
+        share = jnp.repeat(gain, len(a) // count, axis=1)[:, None, :].astype(x.dtype)
+        out[target] = product(low[..., start:end] * share, b)
+        start = end
+    return out
 
 
 def _flat(a, b):
@@ -241,9 +254,10 @@ def _flat(a, b):
 def packed(lora: Lora) -> Lora:
     """The same adapters with A_cat and B_cat laid out once, for loops that use them many times.
 
-    What is packed already stays as it is.
-    ``lora_delta`` takes both forms; ``merge``, ``stack`` and the PEFT files want the unpacked one.
+    What is packed already stays as it is. ``lora_deltas`` takes both forms; ``merge``, ``stack``
+    and the PEFT files want the unpacked one.
     """
+
     def of(entry):
         a, b = entry["a"], entry["b"]
         a, b = _flat(a, b) if a.ndim == 3 else (a, b)
