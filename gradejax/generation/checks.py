@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Mapping, Set
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 SEEDS = 2**32  # seeds are 32 bits
@@ -45,7 +46,9 @@ def number(
       low, high: its ends, both finite.
       above: whether ``low`` itself is out.
     """
-    plain = np.asarray(value)[()] if getattr(value, "ndim", None) == 0 else value
+    plain = value
+    if getattr(value, "ndim", None) == 0 and jnp.issubdtype(value.dtype, jnp.number):
+        plain = np.asarray(value)[()].item()  # half precision is no Real, and float32 has its ends
     real = isinstance(plain, numbers.Real) and not isinstance(plain, bool)
     # NaN fits between no ends.
     if not (real and low <= plain <= high) or (above and plain == low):

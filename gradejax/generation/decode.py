@@ -67,17 +67,11 @@ def _rules(sampling: Sampling, max_new_tokens, stop_ids, vocab, pooling) -> Rule
     )  # fmt: skip
 
 
-def _check(model, prompts, sampling, seeds, samples, vocab, lora, soft, soft_of, batch_size,
-           prefill_chunk):  # fmt: skip
+def _check(model, prompts, sampling, seeds, lora, soft, soft_of):
     if not isinstance(sampling, Sampling):
         raise ValueError(f"expected a Sampling, got {sampling!r:.200}")
-    if vocab is not None:
-        whole("vocab", vocab)
     if len(seeds) != len(prompts):
         raise ValueError(f"expected one seed a prompt: {len(prompts)} prompts, {len(seeds)} seeds")
-    for name, value in (("samples", samples), ("batch_size", batch_size),
-                        ("prefill_chunk", prefill_chunk)):  # fmt: skip
-        whole(name, value)
     if lora is not None and lora.weights is None:
         raise ValueError("this Lora does not say which rows use it; see Lora.for_rows or weights=")
     if lora is not None and len(lora.weights) != len(prompts):
@@ -98,7 +92,6 @@ def _check(model, prompts, sampling, seeds, samples, vocab, lora, soft, soft_of,
             f"expected one soft prefix a prompt ({len(prompts)}), got {len(soft)}; or give soft_of"
         )
     if soft_of is not None:
-        token_ids("soft_of", soft_of, what="whole numbers")
         if len(soft_of) != len(prompts):
             raise ValueError(f"expected {len(prompts)} entries of soft_of, got {len(soft_of)}")
         if len(soft_of) and not 0 <= min(soft_of) <= max(soft_of) < len(soft):
@@ -150,8 +143,13 @@ def generate(
         raise ValueError(f"unknown pooling {pooling!r}; choose from {', '.join(POOLINGS)}")
     prompts, stop_ids = as_prompts(prompts), stop_tokens(stop_ids)
     seeds = token_ids("seeds", seeds, SEEDS, "whole numbers")
-    _check(model, prompts, sampling, seeds, samples, vocab, lora, soft, soft_of, batch_size,
-           prefill_chunk)  # fmt: skip
+    max_new_tokens, samples = whole("max_new_tokens", max_new_tokens), whole("samples", samples)
+    batch_size = whole("batch_size", batch_size)
+    prefill_chunk = whole("prefill_chunk", prefill_chunk)
+    vocab = None if vocab is None else whole("vocab", vocab)
+    if soft_of is not None:
+        soft_of = token_ids("soft_of", soft_of, what="whole numbers")
+    _check(model, prompts, sampling, seeds, lora, soft, soft_of)
     check_prompts(model, prompts, max_new_tokens, 0 if soft is None else soft.shape[1])
     if not prompts:
         return []
@@ -231,9 +229,11 @@ def stream(
     """
     prompts, stop_ids = as_prompts([prompt]), stop_tokens(stop_ids)
     seed = whole("seed", seed, 0, SEEDS - 1)
-    _check(model, prompts, sampling, [seed], 1, vocab, lora, soft, None, 1, prefill_chunk)
+    max_new_tokens, every = whole("max_new_tokens", max_new_tokens), whole("every", every)
+    prefill_chunk = whole("prefill_chunk", prefill_chunk)
+    vocab = None if vocab is None else whole("vocab", vocab)
+    _check(model, prompts, sampling, [seed], lora, soft, None)
     check_prompts(model, prompts, max_new_tokens, 0 if soft is None else soft.shape[1])
-    whole("every", every)
 
     def tokens() -> Iterator[int]:
         rules = _rules(sampling, max_new_tokens, stop_ids, vocab, None)

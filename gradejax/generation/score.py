@@ -44,7 +44,7 @@ def score(
     Raises:
       ValueError: no integers [B, T] with a mask of that shape, or settings out of range.
     """
-    _check(temperature, chunk, vocab)
+    temperature, chunk, vocab = _checked(temperature, chunk, vocab)
     tokens, mask = _rows(tokens, mask)
     hidden = model.apply(params, tokens, mask, lora=lora, lengths=lengths, method="hidden")
     out = token_logprobs(model, params, hidden[:, :-1], tokens[:, 1:], temperature=temperature,
@@ -53,11 +53,10 @@ def score(
     return jnp.pad(jnp.where(known, out, 0), ((0, 0), (1, 0)))
 
 
-def _check(temperature, chunk, vocab) -> None:
-    number("temperature", temperature, "a number > 0 to score", 0, above=True)
-    for name, value in (("chunk", chunk), ("vocab", vocab)):
-        if value is not None:
-            whole(name, value)
+def _checked(temperature, chunk, vocab):
+    return (number("temperature", temperature, "a number > 0 to score", 0, above=True),
+            None if chunk is None else whole("chunk", chunk),
+            None if vocab is None else whole("vocab", vocab))  # fmt: skip
 
 
 def _rows(tokens, mask):
@@ -132,7 +131,7 @@ def score_groups(
     Raises:
       ValueError: shapes that do not fit, or a temperature that is not above 0.
     """
-    _check(temperature, chunk, vocab)
+    temperature, chunk, vocab = _checked(temperature, chunk, vocab)
     prompts, prompt_mask = _rows(prompts, prompt_mask)
     if jnp.ndim(completions) != 3:
         raise ValueError(f"expected completions [P, G, C], got {jnp.shape(completions)}")

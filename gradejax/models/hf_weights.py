@@ -6,14 +6,12 @@ are read one by one, so the host never holds the model twice.
 """
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from safetensors.numpy import save_file
 
 from gradejax.models.config import (
     DecoderConfig,
@@ -28,6 +26,7 @@ from gradejax.models.families import COMMON_KEYS, family_of
 from gradejax.models.gguf import read_gguf
 from gradejax.models.hub import commit_of, resolve
 from gradejax.models.quantize import Int8
+from gradejax.models.saving import save_pair
 from gradejax.models.tensors import params_from_tensors, tensors_from_params
 from gradejax.models.weight_files import INDEX, WeightFiles, digest_of, is_file, open_weights
 
@@ -157,6 +156,8 @@ def save_checkpoint(
 ) -> None:
     """Write config.json and model.safetensors in Hugging Face's names and layout.
 
+    Written over another model, a kill leaves the old one, the new one, or a folder without config.
+
     Args:
       path: folder, made if missing; other files in it stay.
       config: the decoder's shape.
@@ -166,7 +167,7 @@ def save_checkpoint(
 
     Raises:
       ValueError: the folder holds the index of a sharded checkpoint, which would be read in place
-        of what is written.
+        of what is written; parameters in 8 bits; values that ``dtype`` cannot hold.
     """
     folder = pathlib.Path(path)
     if (folder / INDEX).exists():
@@ -174,10 +175,7 @@ def save_checkpoint(
             f"{folder} holds a sharded checkpoint ({INDEX}), which would be read in place of the "
             "new model.safetensors; choose another folder, or remove the index and its shards"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     kind = jnp.dtype(dtype)
     tensors = tensors_from_params(config, params, kind)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)  # safetensors makes it private
     raw = huggingface_config(config, dtype=kind.name, **extra)
-    (folder / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n")
+    save_pair(folder, "model.safetensors", tensors, "config.json", raw)

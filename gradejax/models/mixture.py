@@ -42,7 +42,10 @@ class ExpertLinear(nn.Module):
 
 
 class Mixture(nn.Module):
-    """The MLP of a block made of experts; shares are a softmax over the chosen k (T21)."""
+    """The MLP of a block made of experts; shares are a softmax over the chosen k (T21).
+
+    Rows go in as a batch: ``jax.vmap`` over them is not to be had (``ragged_dot`` lacks it).
+    """
 
     config: DecoderConfig
 

@@ -6,7 +6,6 @@ Ours adapts q, k, v, gate, up apart, so reading repeats A and splits B; writing 
 they are still the same, else A's stacked and B block-diagonal, of the summed rank: both exact.
 """
 
-import json
 import pathlib
 import re
 from collections import Counter
@@ -14,10 +13,10 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import save_file
 
 from gradejax.models.config import DecoderConfig
 from gradejax.models.lora import Lora, check_unpacked, target_sizes
+from gradejax.models.lora_check import check_fits
 from gradejax.models.peft_config import (
     CONFIG_FILE,
     listed,
@@ -25,6 +24,7 @@ from gradejax.models.peft_config import (
     read_adapter_config,
     targeted,
 )
+from gradejax.models.saving import save_pair
 from gradejax.models.tensor_check import check_values
 from gradejax.models.weight_files import is_file, open_safetensors
 
@@ -138,12 +138,18 @@ def save_peft(
       base: folder or hub id of the base model, for ``base_model_name_or_path``.
 
     Raises:
-      ValueError: no such adapter, or nothing in it but zeros.
+      ValueError: no such adapter, nothing in it but zeros, or what the config's decoder lacks.
     """
     check_unpacked(lora)
     if not 0 <= adapter < lora.count:
         raise ValueError(f"no adapter {adapter}; choose from 0 to {lora.count - 1}")
-    scale, tensors, ranks = float(lora.scale[adapter]), {}, {}
+    check_fits(lora.replace(weights=jnp.ones((1, lora.count))), config)  # a layer left out is lost
+    if config.experts and any({"gate", "up", "down"} & set(e) for e in lora.tree.values()):
+        raise ValueError(
+            "adapters on the experts of a mixture (gate, up, down) are not supported; choose from "
+            "q, k, v, o"
+        )
+    scale, tensors, ranks = np.float32(lora.scale[adapter]), {}, {}
     for name, (layer, targets) in adapter_modules(config).items():
         parts = {t: _live(lora.entry(layer).get(t), adapter) for t in targets}
         if all(p is None for p in parts.values()):
@@ -158,9 +164,14 @@ def save_peft(
     odd = {name: r for name, r in ranks.items() if r != rank}
 
     def alpha(rank: int) -> float:
-        """Whole where it was; the scale is float32, so 2 may come back as 2.00000006."""
-        value = round(scale * rank, 5)
-        return int(value) if value.is_integer() else value
+        """The shortest number that gives the same scale in float32: 2 and not 2.00000006."""
+        value = float(scale) * rank
+        for digits in range(1, 17):
+            short = float(f"{value:.{digits}g}")
+            if np.float32(short / rank) == scale:
+                value = short
+                break
+        return int(value) if value.is_integer() and abs(value) < 1e15 else value
 
     raw = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base,
@@ -169,11 +180,7 @@ def save_peft(
         "rank_pattern": odd, "alpha_pattern": {name: alpha(r) for name, r in odd.items()},
         "init_lora_weights": True, "modules_to_save": None, **_target_entries(config, ranks),
     }  # fmt: skip
-    folder = pathlib.Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-    (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors makes it private
-    (folder / CONFIG_FILE).write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n")
+    save_pair(path, WEIGHTS_FILE, tensors, CONFIG_FILE, raw)
 
 
 def _factors(folder: pathlib.Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:

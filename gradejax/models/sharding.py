@@ -88,7 +88,8 @@ def shardings(params: Mapping[str, Any], mesh: Mesh) -> Any:
 
     Args:
       params: {"params": tree} of arrays or shapes.
-      mesh: with the axis AXIS, see ``model_mesh``.
+      mesh: with the axis AXIS, see ``model_mesh``; its axes must be of type Auto, which
+        ``jax.make_mesh`` does not give by itself.
 
     Returns:
       A tree of ``NamedSharding``, for ``device_put``, ``jit`` or a restore.

@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
 from gradejax.models.lazy import LazyTensor, empty, to_device
+from gradejax.models.quantize import Int8
 from gradejax.models.tensor_check import DTYPES, check_cast, check_values
 from gradejax.models.weight_names import (
     IGNORED_SUFFIXES,
@@ -182,10 +183,15 @@ def tensors_from_params(config: DecoderConfig, params, dtype) -> dict[str, np.nd
     """The tree's tensors under Hugging Face names; inverse of ``params_from_tensors``.
 
     Raises:
-      ValueError: finite values that ``dtype`` would make infinite.
+      ValueError: finite values that ``dtype`` would make infinite; parameters in 8 bits.
     """
-    flat = flatten_dict(jax.device_get(params["params"]), sep="/")
-    out = {}
+    flat = flatten_dict(params["params"], sep="/", is_leaf=lambda _, x: isinstance(x, Int8))
+    if any(isinstance(x, Int8) for x in flat.values()):
+        raise ValueError(
+            "expected parameters of floats, got some in 8 bits: save those they were made from, or "
+            "widen them first (Int8.widened)"
+        )
+    flat, out = jax.device_get(flat), {}
     for entry in weight_table(config):
         array = gather(entry, flat)
         check_cast(entry.name, array[np.isfinite(array)], dtype, "the parameters")

@@ -23,7 +23,8 @@ def test_what_is_no_whole_number(value):
 
 
 @pytest.mark.parametrize("value", [1, 0.5, np.float16(0.5), np.int32(1), np.asarray(0.5),
-                                   jnp.float32(0.5), fractions.Fraction(1, 2)])  # fmt: skip
+                                   jnp.float32(0.5), jnp.bfloat16(0.5),
+                                   fractions.Fraction(1, 2)])  # fmt: skip
 def test_numbers_of_any_make(value):
     got = number("x", value, "a number in (0, 1]", 0, 1, above=True)
     assert got == value and type(got) in (int, float)
@@ -34,6 +35,12 @@ def test_numbers_of_any_make(value):
 def test_what_is_no_such_number(value):
     with pytest.raises(ValueError, match=r"x must be a number in \(0, 1\], got "):
         number("x", value, "a number in (0, 1]", 0, 1, above=True)
+
+
+@pytest.mark.filterwarnings("error")
+def test_float32_is_compared_with_ends_it_cannot_hold():
+    assert number("x", np.float32(1), "a number > 0", 0, above=True) == 1
+    assert number("x", jnp.float32(1), "a number > 0", 0, above=True) == 1
 
 
 def test_infinity_is_no_number():

@@ -193,6 +193,17 @@ def test_arrays_of_numpy_are_taken_as_lists_are():
         assert run("llama", given, **options)[0].tokens == want.tokens
 
 
+def test_counts_of_jax_and_iterators_are_taken():
+    """A JAX scalar is no static argument, and an iterator that was looked at is empty."""
+    prompts = [row[:5] for row in rows_of("llama")[:2]]
+    one = jax.numpy.asarray
+    options = {"soft": np.zeros((2, 1, checkpoint("llama").config.width), np.float32)}
+    want = run("llama", prompts, samples=2, vocab=100, **options)
+    got = run("llama", prompts, max_new_tokens=one(17), batch_size=one(5), samples=one(2),
+              vocab=one(100), soft_of=iter([0, 1]), seeds=iter([0, 1]), **options)  # fmt: skip
+    assert [g.tokens for g in got] == [g.tokens for g in want]
+
+
 def test_the_loop_ends_with_its_last_row(monkeypatch):
     """Rows that have stopped cost nothing once all have: 17 tokens are allowed, 9 are drawn."""
     ends, plain = [], loop.run

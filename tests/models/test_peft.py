@@ -144,6 +144,30 @@ def test_one_of_several_is_written_without_its_padding(tmp_path):
         save_peft(tmp_path, config, jax.tree.map(jnp.zeros_like, one))
 
 
+@pytest.mark.parametrize("alpha", [0.0123456789, 3.14159e-6, 1e-5, -2, 7, 12345.678, 3e7])
+@pytest.mark.parametrize("rank", [3, 4])
+def test_the_scale_comes_back_exactly(tmp_path, alpha, rank):
+    """Rounded to five decimals .0123456789 was .01235, and 3.14e-6 was 0, which nothing reads."""
+    config = checkpoint("qwen2").config
+    lora = with_b(init_lora(config, jax.random.key(0), rank, alpha=alpha, targets=("q",)))
+    save_peft(tmp_path, config, lora)
+    np.testing.assert_array_equal(load_peft(tmp_path, config).scale, lora.scale)
+    written = json.loads((tmp_path / "adapter_config.json").read_text())["lora_alpha"]
+    assert written == pytest.approx(alpha, rel=1e-6)
+    assert isinstance(written, int) == float(alpha).is_integer()
+
+
+def test_what_the_decoder_lacks_is_not_left_out_of_a_file(tmp_path):
+    config = checkpoint("qwen2").config
+    lora = with_b(init_lora(config, jax.random.key(0), 2, targets=("gate",)))
+    more = lora.replace(tree={**lora.tree, "layers_9": lora.tree["layers_0"]})
+    with pytest.raises(ValueError, match="adapters of 'layers_9', which this qwen2 decoder lacks"):
+        save_peft(tmp_path, config, more)
+    with pytest.raises(ValueError, match="on the experts of a mixture"):
+        save_peft(tmp_path, checkpoint("mixtral").config, lora)
+    assert not any(tmp_path.iterdir())
+
+
 def test_gpt2_modules():
     """c_proj stands for two modules there, so names are told apart by their parents."""
     config = DecoderConfig(

@@ -13,7 +13,7 @@ from gradejax.generation.text import load_tokenizer
 from gradejax.models.cache import empty_cache
 from gradejax.models.config import DecoderConfig
 from gradejax.models.decoder import Decoder
-from gradejax.models.hf_weights import load_checkpoint
+from gradejax.models.hf_weights import load_checkpoint, save_checkpoint
 from gradejax.models.lora import init_lora
 from gradejax.models.lora_merge import merge
 from gradejax.models.quantize import (
@@ -234,3 +234,9 @@ def test_the_tree_is_never_widened_at_once(group):
     token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     compiled = jax.jit(decode).lower(small, token).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 0.25 * tree_bytes(params)
+
+
+def test_8_bits_are_not_written(tmp_path):
+    ckpt = checkpoint("llama_sharded")
+    with pytest.raises(ValueError, match="expected parameters of floats, got some in 8 bits"):
+        save_checkpoint(tmp_path, ckpt.config, quantize(ckpt.params))
