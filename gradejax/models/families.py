@@ -31,7 +31,12 @@ INERT_KEYS = frozenset({
     "is_encoder_decoder", "finetuning_task", "tokenizer_class", "prefix", "torchscript",
     "use_bfloat16", "reorder_and_upcast_attn", "initial_context_length", "experts_per_token",
     "attn_implementation", "num_experts", "gradient_checkpointing", "output_past",
-    "max_sequence_length",
+    "max_sequence_length", "model_max_length", "predict_special_tokens", "num_logits_to_keep",
+    "logits_to_keep", "neuron", "model_name", "unk_token_id", "keys_to_ignore_at_inference",
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "min_length",
+    "max_new_tokens", "num_beams", "num_beam_groups", "num_return_sequences", "length_penalty",
+    "repetition_penalty", "typical_p",
+    "max_window_layers",  # where a family has no use_sliding_window, which alone makes it count
 })  # fmt: skip
 INERT_PREFIXES = ("_", "summary_")
 # Read by those families that have them; elsewhere only "off" is accepted.
@@ -58,6 +63,7 @@ class Family:
       only: further keys, with the values that are supported.
       sets: DecoderConfig fields that no key decides.
       aliases: this family's further names of keys.
+      echoes: keys of released configs that transformers passes over, with the key they repeat.
       theta: the rotary base of a config without one.
       local_theta: likewise of the layers with a window; None where all layers share one base.
     """
@@ -70,6 +76,7 @@ class Family:
     only: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
     sets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    echoes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     theta: float = 10_000.0
     local_theta: float | None = None
 
@@ -101,7 +108,7 @@ FAMILIES: dict[str, Family] = {
         keys=_WINDOWS | {"attention_bias", "hidden_activation", "query_pre_attn_scalar",
                          "final_logit_softcapping", "attn_logit_softcapping"},
         ignored=_ACTIVATION, only=_CAUSAL | {"sliding_window_pattern": (2, None)},
-        sets=_GEMMA | {"post_norms": True},
+        sets=_GEMMA | {"post_norms": True}, echoes={"sliding_window_size": "sliding_window"},
     ),
     "gemma3_text": Family(
         "Gemma3ForCausalLM",
@@ -149,7 +156,8 @@ FAMILIES: dict[str, Family] = {
         sets={"sinks": True, "mlp_bias": True},
     ),
     "llama": Family("LlamaForCausalLM", keys=frozenset({"attention_bias", "mlp_bias"}),
-                    only={"rope_interleaved": (False, None)}),
+                    # Falcon3 names its silu and gate so, beside hidden_act.
+                    only={"rope_interleaved": (False, None), "activation": ("swiglu", None)}),
     "mistral": Family(
         "MistralForCausalLM",
         defaults={"sliding_window": 4096, "num_key_value_heads": 8,
@@ -228,7 +236,7 @@ def resolved(raw: Mapping[str, Any], ignore=()) -> dict[str, Any]:
                     f"quantised weights ({method}) are not supported; use a float32, bfloat16 or "
                     "float16 checkpoint of the model"
                 )
-        elif key in COMMON_KEYS | family.keys | INERT_KEYS:
+        elif key in COMMON_KEYS | family.keys | INERT_KEYS | family.echoes.keys():
             pass
         elif not key.startswith(INERT_PREFIXES) and value not in OFF:
             unknown.append(f"{key}={value!r}")
@@ -238,7 +246,14 @@ def resolved(raw: Mapping[str, Any], ignore=()) -> dict[str, Any]:
             f"{', '.join(unknown)}. If they do not change what the model computes, name them in "
             "ignore="
         )
-    return _filled(raw, family)
+    filled = _filled(raw, family)
+    for key, read in family.echoes.items():
+        if (value := filled.get(key)) is not None and value != filled[read]:
+            raise ValueError(
+                f"{key}={value!r} contradicts {read}={filled[read]!r}, which a {name} model reads; "
+                f"make them equal or leave {key} out"
+            )
+    return filled
 
 
 def _renamed(raw: Mapping[str, Any], family: Family, ignore) -> dict[str, Any]:

@@ -14,7 +14,6 @@ Letters: B rows, T tokens, n adapters, r rank, E width, F mlp width, N query hea
 R = N/K, H head_dim.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,9 +23,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradejax.models.config import DecoderConfig
+from gradejax.models.lora_arguments import (
+    TARGETS,
+    chosen_layers,
+    chosen_targets,
+    each,
+    index,
+    listed,
+    strength,
+    target_sizes,
+    whole,
+)
 from gradejax.models.quantize import product
 
-TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 INITS = ("kaiming", "normal")
 
 
@@ -57,15 +66,16 @@ class Lora:
         """These adapters with row b using ``adapters[b]``; -1 is the frozen base.
 
         Raises:
-          ValueError: an index that is no adapter.
+          ValueError: an index that is no adapter, or no whole number: [0.5] would be the base.
         """
-        index = np.asarray(adapters)
-        if index.ndim != 1 or index.size == 0 or index.min() < -1 or index.max() >= self.count:
-            raise ValueError(
-                f"rows must name adapters 0 to {self.count - 1}, or -1 for the base, in one list; "
-                f"got {index.tolist()}"
-            )
-        return self.replace(weights=jax.nn.one_hot(jnp.asarray(index), self.count))
+        names = (
+            f"rows to name adapters 0 to {self.count - 1}, or -1 for the base, by whole numbers in "
+            "one list"
+        )
+        found = [index(i) for i in listed(names, adapters)]
+        if not found or any(i is None or not -1 <= i < self.count for i in found):
+            raise ValueError(f"expected {names}, got {adapters!r:.200}")
+        return self.replace(weights=jax.nn.one_hot(jnp.asarray(found), self.count))
 
     def entry(self, layer: int) -> Mapping[str, Any]:
         """What adapts this layer, by target; empty when nothing does."""
@@ -75,60 +85,6 @@ class Lora:
         """The same values in buffers of their own: a reference policy must outlive donation and
         not follow the trained adapters (fault D08)."""
         return jax.tree.map(jnp.copy, self)
-
-
-def target_sizes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
-    """(in, out) of every matrix of this decoder that can be adapted; experts' cannot."""
-    c = config
-    q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    sizes = {"q": (c.width, q), "k": (c.width, kv), "v": (c.width, kv), "o": (q, c.width),
-             "gate": (c.width, c.mlp_width), "up": (c.width, c.mlp_width),
-             "down": (c.mlp_width, c.width)}  # fmt: skip
-    left_out = ("gate", "up", "down") if c.experts else () if c.gated else ("gate",)
-    return {t: size for t, size in sizes.items() if t not in left_out}
-
-
-def chosen_targets(config: DecoderConfig, targets: Sequence[str] | None) -> tuple[str, ...]:
-    """``targets`` in TARGETS' order (None: all that the decoder has), checked."""
-    known = target_sizes(config)
-    if isinstance(targets, str):
-        targets = [t for t in re.split(r"[,\s]+", targets) if t]
-    wanted = list(known) if targets is None else list(targets)
-    if unknown := [t for t in wanted if t not in known]:
-        raise ValueError(
-            f"unknown LoRA target {', '.join(map(repr, unknown))} for {config.family}; choose from "
-            f"{', '.join(known)}"
-        )
-    if not wanted:
-        raise ValueError(f"no LoRA target given; choose from {', '.join(known)}")
-    return tuple(t for t in TARGETS if t in wanted)
-
-
-def chosen_layers(
-    config: DecoderConfig, layers: Sequence[int] | None, last_n: int | None
-) -> tuple[int, ...]:
-    """The layers to adapt: those listed, the last ``last_n``, or all; checked."""
-    count = config.num_layers
-    if layers is not None and last_n is not None:
-        raise ValueError("give layers or last_n, not both")
-    if last_n is not None:
-        if not 1 <= last_n <= count:
-            raise ValueError(f"last_n must lie in 1 to {count}, the decoder's layers; got {last_n}")
-        return tuple(range(count - last_n, count))
-    wanted = range(count) if layers is None else layers
-    if bad := [i for i in wanted if not 0 <= i < count]:
-        raise ValueError(f"no layer {', '.join(map(str, bad))}; choose from 0 to {count - 1}")
-    if not len(wanted):
-        raise ValueError(f"no layer to adapt; choose from 0 to {count - 1}")
-    return tuple(sorted(set(wanted)))
-
-
-def _each(value, count: int, name: str) -> list:
-    """One value for each of ``count`` adapters."""
-    values = list(value) if isinstance(value, Sequence | np.ndarray) else [value] * count
-    if len(values) != count:
-        raise ValueError(f"{name} has {len(values)} entries for {count} adapters: {values}")
-    return values
 
 
 def init_lora(
@@ -151,7 +107,7 @@ def init_lora(
       config: of the decoder they are for.
       rng: key; adapter, layer and target each draw their own, so that adding one changes no other.
       ranks: one rank for all adapters, or one for each.
-      n: number of adapters; needed when ``ranks`` is an int and there is more than one.
+      n: number of adapters; needed when ``ranks`` is one number and there is more than one.
       targets: names from TARGETS, None for all that the decoder has.
       layers: layers to adapt, counted from 0; None for all.
       last_n: in place of ``layers``: only the last so many.
@@ -162,17 +118,22 @@ def init_lora(
       dtype: of A and B.
 
     Raises:
-      ValueError: an unknown target, layer or init, a rank below 1, lists of different lengths.
+      ValueError: an unknown target, layer or init, a rank that is no whole number of at least 1,
+        an alpha that is not finite or 0, lists of different lengths.
     """
-    count = n if n is not None else (1 if isinstance(ranks, int) else len(ranks))
-    if count < 1:
-        raise ValueError(f"at least one adapter is needed, got n={count}")
-    ranks = [int(r) for r in _each(ranks, count, "ranks")]
-    if min(ranks) < 1:
-        raise ValueError(f"ranks must be at least 1, got {ranks}")
+    count = None if n is None else whole("n", n)
+    ranks = [whole("ranks", r) for r in each("ranks", ranks, "a whole number", count)]
+    count = len(ranks)
+    if not count:
+        raise ValueError("at least one adapter is needed, got no ranks")
     if init not in INITS:
         raise ValueError(f"unknown init {init!r}; choose from {', '.join(INITS)}")
-    alphas = _each(ranks if alpha is None else alpha, count, "alpha")
+    alphas = ranks if alpha is None else each("alpha", alpha, "a number", count)
+    alphas = [strength("alpha", a) for a in alphas]
+    if not isinstance(rank_stabilised, bool | np.bool_):
+        raise ValueError(f"rank_stabilised must be true or false, got {rank_stabilised!r:.200}")
+    if not jnp.issubdtype(dtype, jnp.floating):  # an integer A would be all zeros
+        raise ValueError(f"dtype of adapters must be a float type, got {dtype!r:.200}")
     sizes, largest = target_sizes(config), max(ranks)
     names = chosen_targets(config, targets)
 

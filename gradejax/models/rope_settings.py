@@ -38,6 +38,9 @@ _READS = {
 # Every type has these. The last two are facts about how the model was made, and no setting.
 _ALWAYS = ("rope_theta", "rope_type", "type", "partial_rotary_factor",
            "original_max_position_embeddings", "finetuned")  # fmt: skip
+# Passed over, as by transformers: DeepSeek-R1-0528-Qwen3-8B has it beside a factor of 4, and cos
+# and sin are multiplied by 1.1386 there. (vLLM multiplies by attn_factor besides.)
+_PASSED_OVER = {"yarn": ("attn_factor",)}
 _KNOWN = {*_ALWAYS, *sum(_NEEDS.values(), ()), *sum(_READS.values(), ())}
 
 _RULES: tuple[Rule, ...] = (
@@ -69,6 +72,7 @@ def _kind(family: str, table: Mapping[str, Any], where: str) -> str:
         raise ValueError(
             f"unsupported rope type {kind!r}; supported in a {family} model: {', '.join(choices)}"
         )
+    table = {k: v for k, v in table.items() if k not in _PASSED_OVER.get(kind, ())}
     if unknown := sorted(table.keys() - _KNOWN):
         raise ValueError(
             f"rope settings {', '.join(unknown)} are not known; known: {sorted(_KNOWN)}"

@@ -36,6 +36,10 @@ def test_refusals_name_the_choices(entries, words):
         ("gemma3", {"attn_logit_softcapping": 50.0}, "softcapping=50.0 of a gemma3_text model"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
         ("gpt_oss", {"hidden_act": "gelu"}, "hidden_act='gelu' of a gpt_oss .*supported: 'silu'"),
+        ("llama", {"activation": "geglu"}, "activation='geglu' of a llama .*supported: 'swiglu'"),
+        ("gemma2", {"sliding_window_size": 9}, "size=9 contradicts sliding_window=7"),
+        ("gemma2", {"sliding_window": ..., "sliding_window_size": 9}, "contradicts .*window=4096"),
+        ("mistral", {"sliding_window_size": 7}, "does not know: sliding_window_size=7"),
         ("mixtral", {"num_experts_per_tok": 6}, "num_experts_per_tok=6 must lie in 1 to 5"),
     ],
 )
@@ -56,12 +60,17 @@ def test_settings_that_are_off_or_inert_pass():
 
 # What released models' configs hold beside the keys of our fixtures.
 RELEASED = {
-    "gemma2": {"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},
+    "gemma2": {"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid",
+               "sliding_window": 7, "sliding_window_size": 7},
     "gpt2": {"n_ctx": 1024, "summary_type": "cls_index", "summary_use_proj": True,
-             "task_specific_params": {"text-generation": {"do_sample": True}}, "attn_pdrop": 0.1},
+             "task_specific_params": {"text-generation": {"do_sample": True}}, "attn_pdrop": 0.1,
+             "predict_special_tokens": True, "n_special": 0, "_num_labels": 1},
     "gpt_oss": {"experts_per_token": 4, "initial_context_length": 4096,
                 "output_router_logits": False, "router_aux_loss_coef": 0.9},
-    "llama": {"pretraining_tp": 1, "torch_dtype": "bfloat16", "_name_or_path": "x"},
+    "llama": {"pretraining_tp": 1, "torch_dtype": "bfloat16", "_name_or_path": "x",
+              "activation": "swiglu", "unsloth_version": "2025.1", "model_name": "x",
+              "neuron": {"task": "text-generation"}, "max_window_layers": 28, "num_beams": 1},
+    "mistral": {"max_window_layers": 28, "use_sliding_window": False, "num_logits_to_keep": 1},
     "phi3": {"auto_map": {"AutoConfig": "x"}, "full_attn_mod": 1, "interpolate_factor": 1,
              "lm_head_bias": False, "embd_pdrop": 0.0, "attention_bias": False},
     "qwen2": {"use_mrope": False, "max_window_layers": 21, "sliding_window": 32768},

@@ -70,6 +70,14 @@ def test_gpt_oss_without_rope_settings_has_its_releases_yarn():
     assert rope.original_max_positions == 4096
 
 
+def test_yarns_attn_factor_is_passed_over():
+    """cos and sin times 1 + .1 ln 4 = 1.1386, as in transformers; with the factor it would be 1."""
+    rope = llama(rope_scaling=YARN | {"attn_factor": 0.8782488562869419}).rope
+    assert rope == llama(rope_scaling=YARN).rope and rope.attention_factor is None
+    with pytest.raises(ValueError, match="rope settings attn_factor are not known"):
+        llama(rope_scaling=LLAMA3 | {"attn_factor": 0.5})
+
+
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -274,6 +282,10 @@ RELEASED = {
     "Qwen3-0.6B": (128, "qwen3", {
         "rope_theta": 1_000_000, "rope_scaling": None, "use_sliding_window": False,
         "sliding_window": None, "max_window_layers": 28}),
+    "DeepSeek-R1-0528-Qwen3-8B": (128, "qwen3", {
+        "rope_theta": 1_000_000, "max_position_embeddings": 131_072, "use_sliding_window": False,
+        "sliding_window": None, "max_window_layers": 36, "rope_scaling": {
+            "attn_factor": 0.8782488562869419, "factor": 4.0, OLD: 32_768, "rope_type": "yarn"}}),
     "Phi-3.5-mini": (96, "phi3", {
         "rope_theta": 10000.0, "max_position_embeddings": 131_072, OLD: 4096,
         "sliding_window": 262_144, "rope_scaling": {
