@@ -125,6 +125,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--model", required=True, help="folder, hub id or .gguf file")
     parser.add_argument("--revision", help="of a hub id")
+    parser.add_argument("--ignore", action="append", default=[], metavar="NAME",
+                        help="an unknown setting of the model that changes nothing; repeat it")
     parser.add_argument("--tolerance", type=float, default=1e-4)
     parser.add_argument("--length", type=int, default=24, help="random ids in the row")
     parser.add_argument("--text", help="a text instead of random ids")
@@ -141,7 +143,7 @@ def _compare(args: argparse.Namespace) -> bool:
         )
     from gradejax.models.hf_weights import load_checkpoint
 
-    checkpoint = load_checkpoint(args.model, revision=args.revision)
+    checkpoint = load_checkpoint(args.model, revision=args.revision, ignore=args.ignore)
     path = pathlib.Path(checkpoint.path)
     config = checkpoint.config
     room = config.max_positions - max(PADS)

@@ -24,6 +24,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--raw", action="store_true", help="no chat template")
     parser.add_argument("--adapter", help="folder of a PEFT LoRA adapter")
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
+    parser.add_argument("--ignore", action="append", default=[], metavar="NAME",
+                        help="an unknown setting of the model that changes nothing; repeat it")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--int8", action="store_true", help="weights in 8 bits")
     parser.add_argument("--max-new-tokens", type=int, default=256)
@@ -62,7 +64,7 @@ def _reply(args: argparse.Namespace) -> int:
         if args.system:
             prompt.insert(0, {"role": "system", "content": args.system})
     model = gradejax.load_lm(args.model, dtype=args.dtype, revision=args.revision, int8=args.int8,
-                             adapter=args.adapter)  # fmt: skip
+                             adapter=args.adapter, ignore=args.ignore)  # fmt: skip
     start, pieces, piece = time.perf_counter(), 0, ""
     reply = model.stream(prompt, **options)
     try:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradejax.generation.prompts import bucket
+from gradejax.generation.prompts import bucket, rows_at_once
 from gradejax.generation.score import score
 from gradejax.models.config import DecoderConfig
 
@@ -21,12 +21,13 @@ def batches(
 
     Args:
       ids: token ids of each row.
-      batch_size: rows of a batch; the last one's missing rows are all padding.
+      batch_size: rows of a batch, at most; the last one's missing rows are all padding.
       limit: longest length there is.
 
     Yields:
-      numbers of the rows, tokens and mask [batch_size, T].
+      numbers of the rows, tokens and mask [B, T], the same B for all.
     """
+    batch_size = rows_at_once(len(ids), batch_size)
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     for at in range(0, len(order), batch_size):
         rows = order[at : at + batch_size]

@@ -22,6 +22,7 @@ from gradejax.generation.prompts import (
     bucket,
     check_prompts,
     left_pad,
+    rows_at_once,
     sample_seed,
 )
 from gradejax.generation.reader import Reader
@@ -121,7 +122,7 @@ def generate(
       samples: G; a prompt is read once for all of them.
       pooling: how hidden states of the reply's tokens are pooled: "mean", "last" or "first"; None
         leaves them out and spares reading the last token.
-      batch_size: rows run at once.
+      batch_size: rows run at once, at most; fewer prompts run in a smaller power of two.
       vocab: ids from here on are never drawn.
       lora: adapters with one row of weights a prompt.
       soft: [n, m, E], embeddings of m places that follow a prompt as tokens would; one a prompt
@@ -156,6 +157,8 @@ def generate(
     place = (lambda x: x) if sharding is None else (lambda x: jax.device_put(x, sharding))
     rules = _rules(sampling, max_new_tokens, stop_ids, vocab, pooling)
     count = max(batch_size // samples, 1)  # prompts at once
+    if sharding is None:
+        count = rows_at_once(len(prompts), count)
     at_once = min(samples, batch_size)  # samples at once
     reader = Reader(model, params, prompts, lora, soft, soft_of, max_new=max_new_tokens,
                      chunk=prefill_chunk, place=place, alone=not share_prefix,

@@ -33,7 +33,7 @@ from gradejax.models.config import ids_of
 from gradejax.models.decoder import Decoder
 from gradejax.models.hf_weights import Checkpoint, load_checkpoint
 from gradejax.models.lora import Lora, packed
-from gradejax.models.peft import load_peft
+from gradejax.models.peft import load_peft, warn_of_another_base
 from gradejax.models.quantize import quantize
 from gradejax.models.tensors import DTYPES
 
@@ -75,7 +75,7 @@ class LanguageModel:
     def stop_ids(self) -> tuple[int, ...]:
         """Ids that end a reply: of tokenizer, config and generation config (B03)."""
         stops = {*self.checkpoint.generation_stop_ids}
-        stops |= {*ids_of(self._tokenizer("stop ids").eos_token_id)}
+        stops |= {*ids_of(self._tokenizer("texts").eos_token_id)}
         return tuple(sorted(stops))
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -86,9 +86,14 @@ class LanguageModel:
             isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in prompt
         ):
             return self.chat.encode(prompt)
+        more, kinds = "", {*map(type, prompt)} if isinstance(prompt, Sequence) else set()
+        if kinds == {int}:
+            more = "; token ids are read by logits(input_ids)"
+        elif kinds and kinds <= {str, list, tuple}:
+            more = "; one prompt is wanted here, not a list of them"
         raise ValueError(
             "expected a prompt that is a text or a list of messages with role and content; got "
-            f"{prompt!r:.200}"
+            f"{prompt!r:.200}{more}"
         )
 
     def generate(
@@ -108,7 +113,7 @@ class LanguageModel:
             batch.
           samples: replies a prompt; the prompt is read once for all of them.
           stop_ids: in place of the model's own.
-          batch_size: rows run at once.
+          batch_size: rows run at once, at most. On a CPU the first call of a shape compiles it.
 
         Returns:
           One Reply a prompt, or, with more than one sample, a list of them a prompt.
@@ -202,9 +207,9 @@ class LanguageModel:
             lengths = None
             if self._as_drawn:
                 heads = np.asarray([len(pairs[i][0]) for i in rows])
-                lengths = lengths_as_drawn(np.pad(heads, (0, batch_size - len(rows))), mask)
+                lengths = lengths_as_drawn(np.pad(heads, (0, len(mask) - len(rows))), mask)
             got = np.asarray(batches.score_rows(
-                self.model, self.params, tokens, mask, self._lora_of(batch_size), lengths,
+                self.model, self.params, tokens, mask, self._lora_of(len(mask)), lengths,
                 temperature=temperature, vocab=self._vocab))  # fmt: skip
             for r, i in enumerate(rows):
                 head, tail = pairs[i]
@@ -237,7 +242,7 @@ class LanguageModel:
         for rows, tokens, mask in batches.batches(ids, batch_size, config.max_positions):
             got = np.asarray(
                 batches.hidden_rows(self.model, self.params, tokens, mask,
-                                    self._lora_of(batch_size), layer=layer, pool=pool),
+                                    self._lora_of(len(mask)), layer=layer, pool=pool),
                 np.float32)  # fmt: skip
             for r, i in enumerate(rows):
                 out[i] = got[r] if pool is not None else got[r, : len(ids[i])]
@@ -329,10 +334,13 @@ def load_lm(
         kind = None if dtype is None else jnp.dtype(dtype)
     except TypeError:
         kind = None
-    if kind is None:
-        raise ValueError(f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}")
+    if kind is None or kind == jnp.int8:
+        more = "; int8=True keeps the weights in 8 bits" if kind is not None else ""
+        raise ValueError(f"unknown dtype {dtype!r}; choose from {', '.join(DTYPES)}{more}")
     checkpoint = load_checkpoint(path_or_id, dtype=kind, revision=revision, ignore=ignore)
     lora = None if adapter is None else packed(load_peft(adapter, checkpoint.config))
+    if adapter is not None:
+        warn_of_another_base(adapter, f"{path_or_id} {checkpoint.path}")
     model = checkpoint.model
     if int8:  # the float tree is dropped
         checkpoint = dataclasses.replace(checkpoint, params=quantize(checkpoint.params))

@@ -6,6 +6,7 @@ known to change no arithmetic: a feature that is silently left out gives wrong t
 """
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -201,8 +202,13 @@ def family_of(raw: Mapping[str, Any]) -> Family:
     """
     name = raw.get("model_type")
     if name not in FAMILIES:
+        more = ""
+        if name == "bert":
+            more = "; sentence encoders are read by gradejax.generation.sentences.SentenceEncoder"
+        elif isinstance(name, str) and (near := difflib.get_close_matches(name, FAMILIES, 1)):
+            more = f"; did you mean {near[0]!r}?"
         raise ValueError(
-            f"unsupported model_type {name!r}; supported: {', '.join(sorted(FAMILIES))}"
+            f"unsupported model_type {name!r}; supported: {', '.join(sorted(FAMILIES))}{more}"
         )
     return FAMILIES[name]
 

@@ -81,7 +81,9 @@ def _open(path: pathlib.Path, ignore=()) -> tuple[DecoderConfig, WeightFiles, se
     """Config, weights and stop ids of a folder or a .gguf file."""
     if path.is_file():
         if path.suffix != ".gguf":
-            raise ValueError(f"expected a model folder or a .gguf file, got {str(path)!r}")
+            inside = path.suffix in (".safetensors", ".json", ".msgpack", ".bin")
+            more = f"; give the folder it lies in, {str(path.parent)!r}" if inside else ""
+            raise ValueError(f"expected a model folder or a .gguf file, got {str(path)!r}{more}")
         raw, tensors = read_gguf(path, ignore)
         config = decoder_config(raw)
         return config, WeightFiles((path,), tensors), set(config.stop_ids)

@@ -8,6 +8,7 @@ they are still the same, else A's stacked and B block-diagonal, of the summed ra
 
 import pathlib
 import re
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -119,6 +120,23 @@ def load_peft(path: str | pathlib.Path, config: DecoderConfig, dtype=jnp.float32
             entry = {"a": jnp.asarray(a.T[None], dtype), "b": jnp.asarray(part.T[None], dtype)}
             tree.setdefault(f"layers_{layer}", {})[target] = entry
     return Lora(tree=tree, weights=None, scale=jnp.asarray([scale], jnp.float32))
+
+
+def warn_of_another_base(path: str | pathlib.Path, model: str) -> None:
+    """Warn where an adapter names another base than ``model``, of the same shape as it may be.
+
+    Names differ for one model too (a hub id, a folder, a snapshot), so it is no error, and only
+    the last part of the adapter's ``base_model_name_or_path`` is looked for.
+    """
+    base = read_adapter_config(pathlib.Path(path)).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base.strip():
+        return
+    name = base.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    if name.lower() not in model.lower():
+        warnings.warn(
+            f"the adapter {path} was made for {base!r}, by its name another model than {model}; "
+            "if it is, replies are of no worth", stacklevel=3,
+        )  # fmt: skip
 
 
 def save_peft(

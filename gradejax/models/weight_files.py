@@ -40,6 +40,15 @@ class WeightFiles:
     tensors: Mapping[str, LazyTensor]
 
 
+def _again(path: pathlib.Path) -> str:
+    """What to do about a file that is not what its name says."""
+    with path.open("rb") as file:
+        pointer = file.read(24).startswith(b"version https://git-lfs")
+    if pointer:
+        return "it is a pointer of git-lfs: fetch the file itself with `git lfs pull`"
+    return "copy or download it again"
+
+
 def open_safetensors(path: pathlib.Path) -> dict[str, LazyTensor]:
     """The tensors of a file by name; ValueError for a torn one or a dtype that is not read."""
     try:
@@ -47,7 +56,7 @@ def open_safetensors(path: pathlib.Path) -> dict[str, LazyTensor]:
             pass  # checks the header against the file's length, overlaps and gaps included
     except SafetensorError as error:
         raise ValueError(
-            f"{path} is torn or not a safetensors file ({error}); copy or download it again"
+            f"{path} is torn or not a safetensors file ({error}); {_again(path)}"
         ) from error
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -145,6 +154,9 @@ def open_weights(folder: pathlib.Path) -> WeightFiles:
         return WeightFiles((flax_file,), read_flax_msgpack(flax_file))
     loose = sorted(p.name for p in folder.glob("*.safetensors"))
     found = f"; {', '.join(loose[:3])} is not named by any of these" if loose else ""
+    if not loose and (torchs := sorted(p.name for p in folder.glob("pytorch_model*.bin"))):
+        found = (f"; {torchs[0]} is a pickle, which is not read: save the model in torch with "
+                 "safe_serialization=True")  # fmt: skip
     raise FileNotFoundError(
         f"{folder} holds no weights; expected model.safetensors, model.safetensors.index.json or "
         f"flax_model.msgpack{found}"

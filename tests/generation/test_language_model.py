@@ -3,14 +3,19 @@
 import json
 import pathlib
 import shutil
+import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gradejax
+from gradejax.generation import batches, loop
 from gradejax.generation.messages import as_list
 from gradejax.generation.score import lengths_as_drawn, score
+from gradejax.models.lora import init_lora
+from gradejax.models.peft import save_peft
 from gradejax.models.quantize import tree_bytes
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -314,3 +319,57 @@ def test_a_single_message_is_no_list_of_texts(lm):
     for call in (lm.generate, lm.hidden):
         with pytest.raises(ValueError, match="put it into a list"):
             call(CHAT[0])
+
+
+@pytest.mark.parametrize("count, rows", [(1, 1), (3, 4), (5, 5)])
+def test_few_prompts_cost_few_rows(lm, monkeypatch, count, rows):
+    """One prompt in a batch of 64 took 40 times as long as by itself."""
+    seen, plain = [], loop.start
+    monkeypatch.setattr(loop, "start", lambda *a, **k: seen.append(len(a[5])) or plain(*a, **k))
+    texts = [f"{i} + 2 =" for i in range(count)]
+    lm.generate(texts, max_new_tokens=2, batch_size=5)
+    lm.generate(texts, max_new_tokens=2, batch_size=15, samples=3)
+    assert seen == [rows, 3 * rows]
+    shapes, rows_of = [], batches.batches
+    monkeypatch.setattr(batches, "batches", lambda *a: [
+        shapes.append(len(b[1])) or b for b in rows_of(*a)])  # fmt: skip
+    states = lm.hidden(texts, batch_size=5)
+    scores = lm.score(texts, ["4"] * count, batch_size=5)
+    assert shapes == [rows, rows] and len(states) == len(scores) == count
+
+
+def test_an_adapter_of_another_base_is_warned_of(tmp_path):
+    config = gradejax.load_lm(ROOT / "checkpoints" / "arithmetic").checkpoint.config
+    lora = init_lora(config, jax.random.key(0), 2, targets=("q",))
+    lora = lora.replace(tree=jax.tree.map(lambda x: x + 0.1, lora.tree))
+    load = lambda: gradejax.load_lm(ROOT / "checkpoints" / "arithmetic", adapter=tmp_path)  # noqa: E731
+    save_peft(tmp_path, config, lora, base="someone/logic")
+    with pytest.warns(UserWarning, match="was made for 'someone/logic', by its name another model"):
+        load()
+    for base in (None, "gradejax/Arithmetic/", str(ROOT / "checkpoints" / "arithmetic")):
+        save_peft(tmp_path, config, lora, base=base)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            load()
+
+
+def test_mistakes_are_told_what_to_do(lm, tmp_path):
+    with pytest.raises(ValueError, match="int8=True keeps the weights in 8 bits"):
+        gradejax.load_lm(HF / "llama", dtype="int8")
+    with pytest.raises(ValueError, match="token ids are read by logits"):
+        lm.generate([[1, 2, 3]])
+    with pytest.raises(ValueError, match="one prompt is wanted here, not a list"):
+        lm.stream([CHAT])
+    with pytest.raises(ValueError, match="give the folder it lies in, '.*arithmetic'"):
+        gradejax.load_lm(ROOT / "checkpoints" / "arithmetic" / "model.safetensors")
+    shutil.copy(ROOT / "checkpoints" / "arithmetic" / "config.json", tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(FileNotFoundError, match="is a pickle, .* safe_serialization=True"):
+        gradejax.load_lm(tmp_path)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ValueError, match="pointer of git-lfs"):
+        gradejax.load_lm(tmp_path)
+    for name, words in (("bert", "SentenceEncoder"), ("qwen_2", "did you mean 'qwen2'")):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
+        with pytest.raises(ValueError, match=words):
+            gradejax.load_lm(tmp_path)
