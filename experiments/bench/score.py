@@ -155,7 +155,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--prompts", type=int, default=2, help="(%(default)s)")
     parser.add_argument("--samples", type=int, default=4, help="of a prompt (%(default)s)")
     parser.add_argument("--prompt", type=int, default=256, help="its tokens (%(default)s)")
-    parser.add_argument("--scored", type=int, default=32, help="tokens of a completion (%(default)s)")
+    parser.add_argument("--scored", type=int, default=32,
+                        help="tokens of a completion (%(default)s)")
     parser.add_argument("--at-once", type=int, default=2,
                         help="whole rows at once (%(default)s)")
     parser.add_argument("--whole", action="store_true", help="ours as whole rows too")
