@@ -56,13 +56,14 @@ class TinyServer(ThreadingHTTPServer):
             spec = ExpertSpec(
                 name="served", model=self.model, sampling=sampling, max_new_tokens=limit
             )
+            seed = int(body.get("seed") or 0) % 2**32  # the API's may be negative
             with self._lock:
                 prompt = self._provider.render(spec, body["messages"])
                 tokens = self._provider.encode(spec, prompt, "")
-                (reply,) = self._provider.reply(spec, [tokens], [int(body.get("seed", 0))])
+                (reply,) = self._provider.reply(spec, [tokens], [seed])
         except PromptTooLong as error:
             return 400, _error(str(error), "context_length_exceeded")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             return 400, _error(f"{type(error).__name__}: {error}")
         if isinstance(reply, Missing):
             return 500, _error(reply.message)
