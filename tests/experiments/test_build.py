@@ -37,7 +37,7 @@ def built(*overrides):
         ("grade.kl_weight", "inf", "finite"),
         ("grade.std_floor", "inf", "finite"),
         ("grade.log_prob_floor", "-inf", "finite"),
-        ("pool.agents.A2.sampling.temperature", "inf", "finite"),
+        ("pool.agents.A2.sampling.temperature", "inf", "1e+30"),
         ("pool.agents.A2.sampling.temperature", "-1.0", ">= 0"),
         ("pool.agents.A2.max_new_tokens", "0", "at least 1"),
         ("task.train_questions", "-5", "1 to 20000"),

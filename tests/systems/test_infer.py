@@ -76,7 +76,7 @@ def test_the_plan_is_what_inference_does():
 
 def test_only_the_asked_matter():
     """Garbage from everyone not asked changes nothing; the asked ones' records are enough."""
-    batch = small.batch(7, missing=0.0)
+    batch = small.batch(17, missing=0.0)
     before = run(batch)
     r, out = batch.records, ~before.asked
     rng = np.random.default_rng(0)
