@@ -50,7 +50,8 @@ def reading_shape(lengths: Sequence[int], rows: int, slots: int) -> tuple[int, i
     """The shape in which prompts are read: (padded length, tokens that products read).
 
     Padded lengths are powers of two, and products read all places (None) or one certain share of
-    them, so prompts of 1 to 512 tokens are read in nine shapes at most, whatever their mixture.
+    them, so prompts of 1 to 512 tokens are read in nine shapes at most, whatever their mixture, for
+    each number of ``rows`` (see ``rows_at_once``).
     What was read is cut to its ``slots`` afterwards.
 
     Args:
